@@ -1,0 +1,111 @@
+"""The contract of a method, as tests that a user can call on a method of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pickle
+
+from fedinit.methods.base import Cohort, Method, reads
+from fedinit.methods.registry import label
+from fedinit.methods.relaxed import RelaxedInit
+
+_COHORTS = ((0, 1, 2), (1, 2, 3), (0, 2, 3))
+
+
+def check(method: Method) -> list[str]:
+    """Play the method on a tiny problem and test what the simulator relies on.
+
+    Three rounds of four clients, each with a quadratic of its own in three dimensions, float64. Tested: frozen, hashable, picklable
+    configuration; every hook returns new vectors of the right shape and leaves those it was given alone; clients share nothing; finite results;
+    the same result twice; each hyperparameter, changed, changes the result; RI with β = 0 around it changes nothing.
+
+    Returns the list of what was checked. Raises AssertionError that names the hook and the broken rule.
+    """
+    name = label(method)
+    done = []
+
+    def rule(holds: bool, text: str, wrong: str) -> None:
+        if not holds:
+            raise AssertionError(f"{name}: {wrong}")
+        if text not in done:
+            done.append(text)
+
+    is_frozen = dataclasses.is_dataclass(method) and type(method).__dataclass_params__.frozen
+    rule(is_frozen, "a frozen dataclass", "the method must be a @dataclass(frozen=True); its fields are its hyperparameters.")
+    hash(method)
+    done.append("hashable")
+    if type(method).__module__ != "__main__":  # classes of a notebook are sent to workers by value, not by plain pickle
+        rule(pickle.loads(pickle.dumps(method)) == method, "picklable", "pickling must give back an equal method.")
+    result = _play(method, rule)
+    rule(all(math.isfinite(x) for x in result), "finite results", "results are not finite on a convex quadratic at rate 0.1.")
+    rule(_play(method) == result, "the same result twice", "two runs differ: state hides outside the dicts that hooks return.")
+    for changed, field in _changed(method):
+        rule(_play(changed) != result, f"{field} matters", f"changing the hyperparameter {field} changes nothing.")
+    neutral = _play(RelaxedInit(method, beta=0.0))
+    rule(neutral == result, "RI with β = 0 changes nothing", "RI with β = 0 around it changes the result: a hook mixes w and start.")
+    return done
+
+
+def _play(method: Method, rule=lambda holds, text, wrong: None) -> list[float]:
+    """The global models of three rounds in one list; `rule` is called with each observation on the way."""
+    import torch
+
+    curvature = torch.tensor([[1.0, 2.0, 0.5], [0.3, 1.0, 2.0], [2.0, 0.2, 1.0], [1.0, 1.5, 0.1]], dtype=torch.float64)
+    optimum = torch.tensor([[1.0, 0.0, -1.0], [-2.0, 1.0, 0.5], [0.0, -1.0, 2.0], [1.5, 2.0, 0.0]], dtype=torch.float64)
+    initial = torch.tensor([0.1, -0.2, 0.3], dtype=torch.float64)
+    lr, steps = 0.1, 3
+
+    def call(hook: str, *args):
+        """Run one hook and see that it left its arguments alone."""
+        vectors = [v for a in args for v in (a.values() if isinstance(a, dict) else [a]) if isinstance(v, torch.Tensor)]
+        before = [v.clone() for v in vectors]
+        out = getattr(method, hook)(*args)
+        same = all(torch.equal(v, b) for v, b in zip(vectors, before, strict=True))
+        rule(same, f"{hook} leaves its arguments alone", f"{hook} changed a vector that it was given; return a new one.")
+        for part, v in (out.items() if isinstance(out, dict) else [("", out)] if isinstance(out, torch.Tensor) else []):
+            good = isinstance(v, torch.Tensor) and v.shape == initial.shape
+            rule(good, f"{hook} returns flat vectors", f"{hook} returned {part} that is not a flat vector of the model's d numbers.")
+        return out
+
+    names = reads(method, initial.clone())
+    w, server, clients, trace = initial.clone(), call("init_server", initial), {}, []
+    for members in _COHORTS:
+        cohort = Cohort(w, len(members) / len(curvature), names)
+        received = call("broadcast", server)
+        for i in members:
+            mine = clients[i] if i in clients else call("init_client", initial, w)
+            start = call("start", w, mine)
+            constants = call("constants", start, received, mine)
+            y, buffer = start.clone(), torch.empty_like(w)
+            for _ in range(steps):
+                before = y.clone()
+                d = method.direction(lambda v, i=i, buffer=buffer: torch.mul(curvature[i], v - optimum[i], out=buffer), y, constants)
+                rule(torch.equal(y, before), "direction leaves y alone", "direction changed y; only the gradient may be overwritten.")
+                y = y - lr * d
+            new = call("keep", received, mine, start, y, lr * steps)
+            cohort.add(start, y, lr * steps, mine, new)
+            clients[i] = new
+        w, server = method.step(w, server, cohort)
+        rule(isinstance(w, torch.Tensor) and w.shape == initial.shape, "step returns (w, server)", "step must return (w, server vectors).")
+        trace += w.tolist()
+    held = [v.data_ptr() for mine in clients.values() for v in mine.values()]
+    rule(len(held) == len(set(held)), "clients share nothing", "two clients share one buffer: keep must return vectors of the client's own.")
+    return trace
+
+
+def _changed(method: Method):
+    """The method with each numeric hyperparameter changed in turn."""
+    for field in dataclasses.fields(method):
+        value = getattr(method, field.name)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            for other in (value * 0.5 + 0.01, value * 2 + 0.1):
+                try:
+                    changed = dataclasses.replace(method, **{field.name: other})
+                except ValueError:
+                    continue  # outside its range
+                yield changed, field.name
+                break
+        elif isinstance(value, Method):
+            for inner, name in _changed(value):
+                yield dataclasses.replace(method, **{field.name: inner}), name

@@ -1,0 +1,130 @@
+"""Names of methods: `make("scaffold+ri", beta=0.05)`, `label(method)`, and the hyperparameters as plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import textwrap
+
+from fedinit.errors import InputError, unknown
+from fedinit.methods.base import Method, Wrapper
+from fedinit.methods.fedadam import FedAdam
+from fedinit.methods.fedavg import FedAvg
+from fedinit.methods.fedcm import FedCM
+from fedinit.methods.feddyn import FedDyn
+from fedinit.methods.fedprox import FedProx
+from fedinit.methods.relaxed import RelaxedInit
+from fedinit.methods.sam import SAM
+from fedinit.methods.scaffold import Scaffold
+
+BASES = {"fedavg": FedAvg, "fedprox": FedProx, "fedadam": FedAdam, "scaffold": Scaffold, "feddyn": FedDyn, "fedcm": FedCM}
+WRAPPERS = {"sam": SAM, "ri": RelaxedInit}
+SHORT = {  # the literature's own names for a wrapper over a base
+    "fedinit": "fedavg+ri",
+    "fedsam": "fedavg+sam",
+    "mofedsam": "fedcm+sam",
+    "fedgamma": "scaffold+sam",
+    "fedspeed": "feddyn+sam",
+}
+_NAMES = {cls: name for name, cls in {**BASES, **WRAPPERS}.items()}
+
+
+def make(text: str, **hyperparameters) -> Method:
+    """A method from its name: a base, then wrappers from the inside out, e.g. "scaffold+ri" or "fedcm+sam+ri".
+
+    Each hyperparameter goes to the part that has it. Raises InputError for an unknown name, a hyperparameter that no part
+    has, or a value out of range.
+    """
+    first, *rest = str(text).strip().lower().split("+")
+    first, *inner = SHORT.get(first, first).split("+")
+    if first not in BASES:
+        raise unknown("method", text, [*BASES, *SHORT, *(f"{base}+{wrapper}" for base in BASES for wrapper in WRAPPERS)])
+    classes = [BASES[first]]
+    for name in inner + rest:
+        if name not in WRAPPERS:
+            raise unknown(f"method {text!r}: the wrapper", name, WRAPPERS)
+        classes.append(WRAPPERS[name])
+    owners = {field.name for cls in classes for field in dataclasses.fields(cls)} - {"base"}
+    for name in hyperparameters:
+        if name not in owners:
+            raise unknown(f"method {text!r}: the hyperparameter", name, owners or {"(none)"})
+    method = None
+    for cls in classes:
+        own = {f.name: hyperparameters[f.name] for f in dataclasses.fields(cls) if f.name in hyperparameters}
+        method = cls(**own) if method is None else cls(method, **own)
+    return method
+
+
+def chain(method: Method) -> list[Method]:
+    """The method and what it wraps, from the outside in."""
+    parts = [method]
+    while isinstance(parts[-1], Wrapper):
+        parts.append(parts[-1].base)
+    return parts
+
+
+def label(method: Method) -> str:
+    """The shortest name of a method's kind, without hyperparameters: "fedinit", "scaffold+ri", or a user's class name."""
+    names = [_NAMES.get(type(part), type(part).__name__.lower()) for part in reversed(chain(method))]
+    for short, long in SHORT.items():
+        if names[:2] == long.split("+"):
+            names[:2] = [short]
+            break
+    return "+".join(names)
+
+
+def hyperparameters(method: Method) -> dict[str, object]:
+    """All hyperparameters of the parts in one flat dict; of two parts with the same name the outer wins."""
+    flat: dict[str, object] = {}
+    for part in reversed(chain(method)):
+        flat.update({f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name != "base"})
+    return flat
+
+
+def describe(method: Method) -> dict:
+    """The method as JSON-ready data: what enters an experiment's key.
+
+    A class from outside the package carries a fingerprint of its source, so that an edited method is another method
+    (what its code calls elsewhere is not seen).
+    """
+    parts = []
+    for part in chain(method):
+        fields = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name != "base"}
+        entry = {"name": _NAMES.get(type(part), type(part).__name__), **fields}
+        if type(part) not in _NAMES:
+            entry["code"] = _fingerprint(type(part))
+        parts.append(entry)
+    return {"parts": parts}
+
+
+def rebuild(description: dict) -> Method:
+    """The inverse of `describe` for the package's own methods; raises InputError for a user's class."""
+    method = None
+    for entry in reversed(description["parts"]):
+        fields = {k: v for k, v in entry.items() if k not in ("name", "code")}
+        cls = {**BASES, **WRAPPERS}.get(entry["name"])
+        if cls is None:
+            raise InputError(f"method {entry['name']!r} is not one of the package's; pass the dataclass itself to Experiment(method=…).")
+        method = cls(**fields) if method is None else cls(method, **fields)
+    return method
+
+
+def _fingerprint(cls: type) -> str:
+    digest = hashlib.sha256()
+    for owner in cls.__mro__:
+        if owner.__module__.startswith("fedinit.methods") or owner is object:
+            continue
+        for name, member in sorted(vars(owner).items()):
+            function = getattr(member, "__func__", member)
+            if inspect.isfunction(function) and not (name.startswith("__") and name != "__post_init__"):
+                digest.update(f"{name}\n{_source(function)}\n".encode())
+    return digest.hexdigest()
+
+
+def _source(function) -> str:
+    try:
+        return textwrap.dedent(inspect.getsource(function))
+    except OSError:  # typed at a prompt: no file to read; the compiled code stands in
+        code = function.__code__
+        return repr((code.co_code.hex(), code.co_names, [c for c in code.co_consts if not inspect.iscode(c)]))

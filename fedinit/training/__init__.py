@@ -1,0 +1,1 @@
+"""Models, flat vectors, local training, client memory, the round loop."""

@@ -1,0 +1,56 @@
+"""The only local-training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from fedinit.methods.base import Method, Vectors
+from fedinit.training.flat import FlatModel
+
+
+@dataclass(frozen=True)
+class Local:
+    """What came out of one client's round: vectors (d,), the sum of the rates of its steps, the mean loss of its batches (nats)."""
+
+    start: torch.Tensor
+    end: torch.Tensor
+    new: Vectors
+    lr_sum: float
+    loss: float
+
+
+def train(
+    model: FlatModel,
+    method: Method,
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    w: torch.Tensor,
+    received: Vectors,
+    mine: Vectors,
+    *,
+    lr: float,
+    weight_decay: float,
+    clip: float | None,
+) -> Local:
+    """Local SGD without momentum: y ← y − η (clip(d) + κ y), clip(d) = d · min(1, M / (‖d‖ + 1e-6)), ‖·‖ over the whole vector.
+
+    Biases and normalisation parameters are decayed too (released code). The number of steps is counted, not guessed.
+    """
+    start = method.start(w, mine)
+    y = start.clone()
+    constants = method.constants(start, received, mine)
+    losses: list[torch.Tensor] = []
+    lr_sum = 0.0
+    for x, target in batches:
+        d = method.direction(model.gradient_on(x, target, losses), y, constants)
+        y.mul_(1 - lr * weight_decay)
+        if clip is None:
+            y.add_(d, alpha=-lr)
+        else:
+            factor = (clip / (torch.linalg.vector_norm(d) + 1e-6)).clamp(max=1.0)
+            y.addcmul_(d, factor, value=-lr)
+        lr_sum += lr
+    new = method.keep(received, mine, start, y, lr_sum)
+    return Local(start, y, new, lr_sum, float(torch.stack(losses).mean()))

@@ -1,0 +1,194 @@
+"""The round loop: draw the cohort, train it, step the server, evaluate; one record a round."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional as F
+
+from fedinit.data import Images, load_images
+from fedinit.errors import InputError
+from fedinit.experiment import Experiment
+from fedinit.methods.base import Cohort, reads
+from fedinit.streams import stream
+from fedinit.training import local
+from fedinit.training.batches import Batches
+from fedinit.training.divergence import Divergence
+from fedinit.training.flat import FlatModel
+from fedinit.training.memory import Memory
+from fedinit.training.models import build
+
+COLUMNS = (
+    "round",
+    "lr",
+    "train_loss",
+    "test_loss",
+    "test_accuracy",
+    "divergence_all",
+    "divergence_active",
+    "train_seconds",
+    "eval_seconds",
+    "active",
+    "diverged",
+)
+
+
+def pick_device(device: str) -> torch.device:
+    """"auto" → cuda, mps or cpu, whichever is there first; or the named one. Raises InputError when it is not there."""
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device == "auto":
+        return torch.device(next(name for name in ("cuda", "mps", "cpu") if available[name]))
+    if not available.get(str(device).split(":")[0], False):
+        names = ", ".join(name for name, there in available.items() if there)
+        raise InputError(f"device = {device!r} is not available here; allowed: auto, {names}.")
+    return torch.device(device)
+
+
+class Simulation:
+    """One run in memory: `step()` plays the next round. `state()` and `restore()` carry it over an interruption, bit for bit.
+
+    Parameters
+        experiment  what to run
+        images      the data set; by default loaded from `experiment.data`
+        device      "auto", "cpu", "cuda", "mps"
+        memory      where the clients' vectors live between rounds (default: RAM)
+        batches     the data side; by default made from experiment and images (any object with `train(client, round)`,
+                    `test()` and `classes` will do)
+        module      the model; by default built from the experiment
+    """
+
+    def __init__(self, experiment: Experiment, images: Images | None = None, *, device="auto", memory=None, batches=None, module=None):
+        self.experiment = e = experiment
+        self.device = pick_device(device)
+        self.batches = batches or Batches(e, images if images is not None else load_images(e.data), self.device)
+        seed = int(stream(e.seed, "initial weights").integers(2**63))
+        module = module or build(e.model, self.batches.classes, width=e.width, stem=e.stem, seed=seed)
+        dtype = torch.float64 if e.precision == "float64" else torch.float32
+        self.model = FlatModel(module.to(self.device, dtype), torch.bfloat16 if e.precision == "bf16" else None)
+        self.initial = self.model.initial
+        self.memory = memory if memory is not None else Memory()
+        self.round = 0
+        self.diverged = False
+        self.w = self.initial
+        self.server = e.method.init_server(self.initial)
+        self.divergence = Divergence(e.clients, self.initial)
+        self.sent: frozenset[str] = frozenset()  # what a client had to send in the last round, beside nothing (metered)
+        self._own = set(e.method.init_client(self.initial, self.w))
+        self._names = reads(e.method, self.initial.new_zeros(2))
+
+    def cohort(self, round: int) -> list[int]:
+        """The active clients of a round (numbered from 1), ascending."""
+        e = self.experiment
+        luck = stream(e.seed, "cohort", round)
+        if e.participation == "exact":
+            return sorted(luck.choice(e.clients, e.cohort_size, replace=False).tolist())
+        active = (luck.random(e.clients) < e.cohort_size / e.clients).nonzero()[0].tolist()
+        return active or [int(luck.integers(e.clients))]
+
+    def step(self, evaluate: bool = True) -> dict:
+        """Play one round; returns its record (`COLUMNS`). A non-finite loss or model ends the run: `diverged` = 1."""
+        if self.diverged:
+            raise RuntimeError(f"the run diverged in round {self.round}; there is no next round.")
+        e, method, w = self.experiment, self.experiment.method, self.w
+        began = time.perf_counter()
+        self.round += 1
+        lr = e.lr * e.lr_decay ** (self.round - 1)
+        active = self.cohort(self.round)
+        received = method.broadcast(self.server)
+        cohort = Cohort(w, len(active) / e.clients, self._names)
+        losses = []
+        for client in active:
+            stored = self.memory.get(client, self.device) if client in self.memory else None
+            mine = method.init_client(self.initial, w) if stored is None else {k: v for k, v in stored.items() if k in self._own}
+            result = self._train(client, received, mine, lr)
+            losses.append(result.loss)
+            if not math.isfinite(result.loss):
+                break
+            cohort.add(result.start, result.end, result.lr_sum, mine, result.new)
+            self.divergence.client_moved(w, self.initial if stored is None else stored["last"], result.end)
+            self._keep(client, result)
+        else:
+            self.w, self.server = method.step(w, self.server, cohort)
+            self.sent = frozenset(cohort.sent)
+        record = dict.fromkeys(COLUMNS, math.nan)
+        delta = self.divergence.server_moved(w, self.w) if len(losses) == len(active) else (math.nan, math.nan)
+        self.diverged = not (all(map(math.isfinite, losses)) and math.isfinite(sum(delta)))
+        trained = time.perf_counter()
+        if evaluate and not self.diverged:
+            record["test_loss"], record["test_accuracy"] = self.evaluate()
+        record |= {
+            "round": self.round,
+            "lr": lr,
+            "train_loss": sum(losses) / len(losses),
+            "divergence_all": delta[0],
+            "divergence_active": delta[1],
+            "train_seconds": trained - began,
+            "eval_seconds": time.perf_counter() - trained,
+            "active": ";".join(map(str, active)),
+            "diverged": int(self.diverged),
+        }
+        return record
+
+    def evaluate(self) -> tuple[float, float]:
+        """(mean cross-entropy in nats, accuracy in [0, 1]) of the global model on the whole test set."""
+        module = self.model.bind(self.w)
+        loss = correct = count = 0
+        with torch.inference_mode():
+            for x, y in self.batches.test():
+                logits = module(x)
+                loss += F.cross_entropy(logits.float(), y, reduction="sum")
+                correct += (logits.argmax(1) == y).sum()
+                count += len(y)
+        return float(loss) / count, float(correct) / count
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict]:
+        """(vectors, numbers) from which `restore` goes on; the clients' own vectors are the memory's."""
+        vectors = {"w": self.w, "offset": self.divergence.offset, **{f"server.{k}": v for k, v in self.server.items()}}
+        numbers = {"round": self.round, "diverged": self.diverged, "divergence": self.divergence.total}
+        return {name: vector.clone() for name, vector in vectors.items()}, numbers
+
+    def restore(self, vectors: dict[str, torch.Tensor], numbers: dict) -> None:
+        self.w = vectors["w"].to(self.device)
+        self.divergence.offset = vectors["offset"].to(self.device)
+        self.server = {k.removeprefix("server."): v.to(self.device) for k, v in vectors.items() if k.startswith("server.")}
+        self.round, self.diverged, self.divergence.total = numbers["round"], numbers["diverged"], numbers["divergence"]
+
+    def _train(self, client: int, received: dict, mine: dict, lr: float) -> local.Local:
+        e = self.experiment
+        with torch.random.fork_rng(devices=[]):  # a model of the user's own may draw (dropout): from a stream of this client and round
+            torch.manual_seed(int(stream(e.seed, "batches", self.round, client).integers(2**63)))
+            return local.train(
+                self.model,
+                e.method,
+                self.batches.train(client, self.round),
+                self.w,
+                received,
+                mine,
+                lr=lr,
+                weight_decay=e.weight_decay,
+                clip=e.clip,
+            )
+
+    def _keep(self, client: int, result: local.Local) -> None:
+        if "last" in result.new and result.new["last"] is not result.end:
+            raise InputError(
+                f"method {self.experiment.label}: the client vector 'last' is reserved for the latest local model, `end` itself; "
+                "keep another vector under another name."
+            )
+        self._own |= result.new.keys()
+        self.memory.put(client, self.round, {**result.new, "last": result.end})
+
+
+def simulate(experiment: Experiment, images: Images | None = None, *, device: str = "auto", on_round: Callable | None = None):
+    """The history of a run in memory, nothing on disk: a DataFrame with one row a round (`COLUMNS`)."""
+    import pandas as pd
+
+    simulation, records = Simulation(experiment, images, device=device), []
+    while simulation.round < experiment.rounds and not simulation.diverged:
+        records.append(simulation.step())
+        if on_round is not None:
+            on_round(records[-1])
+    return pd.DataFrame(records, columns=list(COLUMNS))
