@@ -1,0 +1,150 @@
+"""One run: found in the store, or computed there, resumed where it was left."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from fedinit.data import Images
+from fedinit.errors import InputError
+from fedinit.experiment import Experiment
+from fedinit.runs.provenance import now, provenance
+from fedinit.runs.store import Run, Store, read_history, write_atomic
+from fedinit.training.memory import Memory
+from fedinit.training.rounds import COLUMNS, Simulation
+
+
+def run(
+    experiment: Experiment,
+    *,
+    store: Store | None = None,
+    images: Images | None = None,
+    device: str = "auto",
+    threads: int = 1,
+    evaluate_every: int = 1,
+    memory: str = "ram",
+    checkpoint_seconds: float = 30.0,
+    on_round: Callable[[dict], None] | None = None,
+) -> Run:
+    """The run of an experiment: read if it is stored, else computed and stored, going on from the newest checkpoint.
+
+    Killed at any instant and called again, it ends with the same bits as if never interrupted (same machine, same threads). If another
+    process is computing the same run, this call waits for it and reads.
+
+    Parameters
+        store               where (default: `Store()`)
+        images              the data set, if it is loaded already
+        device              "auto", "cpu", "cuda", "mps"
+        threads             of torch's, while computing; recorded, since sums may differ in the last bit with their number
+        evaluate_every      test the global model every so many rounds, always in the last one
+        memory              "ram" or "disk": where the clients' vectors live between rounds
+        checkpoint_seconds  at most so much computing is lost by a kill (0: every round)
+        on_round            called with each new record
+
+    Raises InputError for bad arguments, before any work.
+    """
+    if memory not in ("ram", "disk"):
+        raise InputError(f"memory = {memory!r} is not allowed; allowed: ram, disk.")
+    if not isinstance(evaluate_every, int) or evaluate_every < 1:
+        raise InputError(f"evaluate_every = {evaluate_every!r} is not allowed; allowed: a whole number of rounds ≥ 1.")
+    store = store or Store()
+    found = store.load(experiment)
+    if found is not None:
+        return found
+    with store.lock(experiment):
+        if (found := store.load(experiment)) is None:  # else the process that we waited for has done it
+            with _threads(threads):
+                _compute(experiment, store, images, device, threads, evaluate_every, memory, checkpoint_seconds, on_round)
+            found = store.load(experiment)
+    return found
+
+
+def _compute(experiment, store, images, device, threads, evaluate_every, memory, checkpoint_seconds, on_round) -> None:
+    folder = store.path(experiment)
+    files = folder / "checkpoint"
+    files.mkdir(exist_ok=True)
+    simulation = Simulation(experiment, images, device=device, memory=Memory(files, keep_in_ram=memory == "ram"))
+    history = _resume(simulation, folder)
+    write_atomic(folder / "experiment.json", json.dumps(experiment.canonical(), indent=1, sort_keys=True) + "\n")
+    attempt = provenance(simulation.device, threads) | {"from_round": simulation.round}
+    partition = simulation.batches.partition
+    digest = {"digest": partition.digest, "overlap": partition.overlap()}
+    with open(history, "a", newline="", encoding="utf-8") as file:
+        rows = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        saved = time.monotonic()
+        while simulation.round < experiment.rounds and not simulation.diverged:
+            upcoming = simulation.round + 1
+            record = simulation.step(evaluate=upcoming % evaluate_every == 0 or upcoming == experiment.rounds)
+            rows.writerow(record)
+            file.flush()
+            ending = simulation.round == experiment.rounds or simulation.diverged
+            if ending:
+                _write_provenance(folder, {**attempt, "ended": now(), "rounds": simulation.round}, digest)
+            if ending or time.monotonic() - saved >= checkpoint_seconds:
+                os.fsync(file.fileno())
+                _checkpoint(simulation, files)
+                saved = time.monotonic()
+            if on_round is not None:
+                on_round(record)
+
+
+def _checkpoint(simulation: Simulation, files: Path) -> None:
+    """First the vectors of clients that changed, under new names; then the state that names them, moved into place; then the old files go.
+
+    A kill between any two of these leaves one whole checkpoint.
+    """
+    clients = simulation.memory.flush()
+    vectors, numbers = simulation.state()
+    metadata = {"numbers": json.dumps(numbers), "clients": json.dumps(clients)}
+    part = files / "state.part"
+    save_file({name: vector.cpu().contiguous() for name, vector in vectors.items()}, part, metadata=metadata)
+    part.replace(files / "state.safetensors")
+    simulation.memory.forget_files(but=clients)
+
+
+def _resume(simulation: Simulation, folder: Path) -> Path:
+    """Take up the newest checkpoint if there is one, and cut the history back to it; returns the history's path."""
+    history, state = folder / "history.csv", folder / "checkpoint" / "state.safetensors"
+    done = read_history(history)
+    if state.exists():
+        with safe_open(state, framework="pt") as file:
+            vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+            metadata = file.metadata()
+        numbers = json.loads(metadata["numbers"])
+        if numbers["round"] <= len(done):
+            simulation.restore(vectors, numbers)
+            simulation.memory.restore({int(c): r for c, r in json.loads(metadata["clients"]).items()}, simulation.device)
+            done = done.iloc[: simulation.round]
+    if simulation.round == 0:
+        done = done.iloc[:0]
+        shutil.rmtree(folder / "checkpoint")
+        (folder / "checkpoint").mkdir()
+    lines = history.read_text().splitlines(keepends=True)[: len(done) + 1] if len(done) else [",".join(COLUMNS) + "\n"]
+    write_atomic(history, "".join(lines))
+    return history
+
+
+def _write_provenance(folder: Path, attempt: dict, partition: dict) -> None:
+    path = folder / "provenance.json"
+    attempts = json.loads(path.read_text())["attempts"] if path.exists() else []
+    write_atomic(path, json.dumps({"attempts": [*attempts, attempt], "partition": partition}, indent=1) + "\n")
+
+
+@contextlib.contextmanager
+def _threads(count: int):
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
