@@ -1,0 +1,61 @@
+"""What methods and setups are called in tables and figures: one name per method, wherever it appears."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+#: Method string → name in print, in the order in which the paper lists them, extensions after.
+METHODS = {
+    "fedavg": "FedAvg", "fedadam": "FedAdam", "fedsam": "FedSAM", "scaffold": "SCAFFOLD", "feddyn": "FedDyn",
+    "fedcm": "FedCM", "fedinit": "FedInit", "fedprox": "FedProx", "mofedsam": "MoFedSAM", "fedgamma": "FedGamma",
+    "fedspeed": "FedSpeed",
+}
+#: Compositions that the literature gives a name of their own.
+ALIASES = {"fedavg+sam": "fedsam", "fedcm+sam": "mofedsam", "scaffold+sam": "fedgamma", "feddyn+sam": "fedspeed"}
+
+
+def split_label(label: str) -> tuple[str, bool]:
+    """(base method, whether relaxed initialization is on): "scaffold+ri" → ("scaffold", True), "fedinit" → ("fedavg", True)."""
+    parts = label.strip().lower().split("+")
+    relaxed = "ri" in parts or "fedinit" in parts
+    base = "+".join("fedavg" if part == "fedinit" else part for part in parts if part != "ri") or "fedavg"
+    return ALIASES.get(base, base), relaxed
+
+
+def canonical(label: str) -> str:
+    """One spelling per method: "fedavg+ri" → "fedinit", "fedavg+sam" → "fedsam", "SCAFFOLD+RI" → "scaffold+ri"."""
+    base, relaxed = split_label(label)
+    return base if not relaxed else "fedinit" if base == "fedavg" else f"{base}+ri"
+
+
+def display_name(label: str) -> str:
+    """The name in print: "scaffold+ri" → "SCAFFOLD + RI", "fedavg+ri" → "FedInit". A user's own method keeps its spelling."""
+    name = canonical(label)
+    if name in METHODS:
+        return METHODS[name]
+    base, relaxed = split_label(label)
+    own = METHODS.get(base) or next((label[: len(base)] for _ in [0] if label.lower().startswith(base)), base)
+    return f"{own} + RI" if relaxed else own
+
+
+def rank(label: str) -> tuple:
+    """Sort key: the paper's order of base methods, each directly followed by its +RI twin; FedInit after the six; others last."""
+    base, relaxed = split_label(label)
+    name = canonical(label)
+    order = list(METHODS)
+    return order.index(name if name in METHODS else base) if base in METHODS else len(order), relaxed, name
+
+
+def setup_name(clients: int, cohort_size: int) -> str:
+    """The paper's name of a participation setup: (100, 10) → "10%-100"."""
+    return f"{100 * cohort_size / clients:.3g}%-{int(clients)}"
+
+
+def with_setup(summary: pd.DataFrame) -> pd.DataFrame:
+    """`summary` with two text columns more: `setup` ("10%-100") and `split` ("Dir-0.1", or the partition's name when it
+    has no D_r)."""
+    kinds = summary["partition"] if "partition" in summary else ["dirichlet"] * len(summary)
+    return summary.assign(
+        setup=[setup_name(c, n) for c, n in zip(summary.clients, summary.cohort_size, strict=True)],
+        split=[f"Dir-{d:g}" if str(kind).startswith("dirichlet") else str(kind) for d, kind in zip(summary.dirichlet, kinds, strict=True)],
+    )

@@ -1,0 +1,357 @@
+"""The figures, from tidy frames, summaries and arrays. Every function takes `ax=None` and returns the Axes it drew on.
+
+Bands are minimum to maximum over seeds, which needs no resampling and hides nothing at three seeds; a single seed is a thin line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from fedinit.errors import InputError, unknown
+from fedinit.results.metrics import moving_average, select
+from fedinit.results.names import canonical, display_name, rank, split_label
+from fedinit.results.style import COLUMN, PAGE, beta_color, look, save, use_style
+
+__all__ = ["COLUMN", "PAGE", "accuracy_curves", "bar_seconds", "divergence_curves", "look", "noise_panels", "partition_bubbles",
+           "rate_lines", "save", "schematic", "sensitivity", "stability_lines", "use_style"]
+
+
+# --- curves over rounds -------------------------------------------------------------------------------------------------------
+
+def accuracy_curves(frame: pd.DataFrame, by: str = "label", filter_width: int = 1, ax: Axes | None = None) -> Axes:
+    """Test accuracy (%) against rounds: one line per `by` ("label", or "beta" for Figure 2), the mean over its seeds.
+
+    filter_width > 1 draws the moving average over that many evaluations and says so on the axis. A line whose runs diverged
+    ends in a ✕ at the last round that all its seeds have.
+    """
+    with use_style():
+        ax = _curves(frame, "test_accuracy", by, filter_width, 100, ax)
+        ax.set_ylabel("test accuracy (%)" + (f", mean of {filter_width} evaluations" if filter_width > 1 else ""))
+        return _finish_curves(ax)
+
+
+def divergence_curves(frame: pd.DataFrame, which: str = "all", by: str = "beta", ax: Axes | None = None) -> Axes:
+    """Δ^t (squared parameter distance, log scale) against rounds, over "all" clients (the paper's definition) or the "active" ones
+    (what the released code logs); lines as in `accuracy_curves`."""
+    if which not in ("all", "active"):
+        raise unknown("which", which, ("all", "active"))
+    with use_style():
+        ax = _curves(frame, f"divergence_{which}", by, 1, 1, ax)
+        ax.set_yscale("log")
+        ax.set_ylabel(rf"$\Delta^t$ over {which} clients")
+        return _finish_curves(ax)
+
+
+def _curves(frame, column, by, filter_width, scale, ax):
+    if frame.empty or column not in frame:
+        raise InputError(f"the frame has no {column!r} to draw; pass the tidy frame that the run store loads.")
+    ax = ax or _axes(COLUMN, 2.3)
+    ax._ends = []
+    for name, runs in _groups(frame, by):
+        style = look(name) if by == "label" else {"color": beta_color(name), "linestyle": "-", "marker": None}
+        text = display_name(name) if by == "label" else rf"$\beta$ = {name:g}".replace("-", "−")
+        table = runs.pivot(index="round", columns="key", values=column).dropna() * scale
+        if filter_width > 1 and len(table) >= filter_width:
+            smooth = np.column_stack([moving_average(table[key].to_numpy(), filter_width) for key in table])
+            table = pd.DataFrame(smooth, index=table.index[filter_width - 1 :])
+        table = table[np.isfinite(table).all(axis=1)]
+        if table.empty:
+            continue
+        several = table.shape[1] > 1
+        mean = table.mean(axis=1)
+        # markers only tell lines apart in print without colour: a few, staggered, are enough
+        every = max(1, len(mean) // 5)
+        start = len(ax._ends) * every // 4 % every
+        ax.plot(mean.index, mean, lw=1.2 if several else 0.9, markevery=(start, every), label=text, **style)
+        if several:
+            ax.fill_between(mean.index, table.min(axis=1), table.max(axis=1), color=style["color"], alpha=0.18, lw=0)
+        diverged = runs.diverged.any()
+        if diverged:
+            ax.plot(mean.index[-1], mean.iloc[-1], "X", color=style["color"], ms=5, mec="white", mew=0.5, zorder=5)
+        ax._ends.append((mean.index[-1], mean.iloc[-1], text + (" ✕" if diverged else ""), style["color"]))
+    ax.set_xlabel("round")
+    ax.set_xlim(0, frame["round"].max())
+    return ax
+
+
+def _groups(frame, by):
+    if by == "label":
+        return sorted(frame.groupby(frame.label.map(canonical)), key=lambda item: rank(item[0]))
+    if by != "beta":
+        raise unknown("by", by, ("label", "beta"))
+    relaxed = [split_label(label)[1] for label in frame.label]
+    beta = frame.beta.where(relaxed, 0.0)  # a method without RI is its own β = 0
+    # where both a run without RI and its β = 0 twin are there, they are the same curve: one is enough
+    frame = frame.assign(_beta=beta, _ri=relaxed).sort_values("_ri", kind="stable")
+    first = frame.groupby(["label" if "seed" not in frame else "seed", "_beta"]).key.transform("first") if "seed" in frame else frame.key
+    return list(frame[frame.key == first].groupby("_beta"))
+
+
+def _finish_curves(ax):
+    """Direct labels beside the line ends, pushed apart where they would overlap; thin leaders to the ends."""
+    ends, fig = ax._ends, ax.figure
+    if len(ends) < 2:
+        return ax
+    fig.draw_without_rendering()
+    to_axes = ax.transAxes.inverted()
+    x, y = np.array([to_axes.transform(ax.transData.transform(end[:2])) for end in ends]).T
+    gap = 9.5 * fig.dpi / 72 / ax.get_window_extent().height  # one line of 7-point text, in axes heights
+    for end, x0, y0, y1 in zip(ends, x, y, spread(y, gap)):
+        ax.annotate(end[2], (x0, y0), (1.06, y1), xycoords="axes fraction", textcoords="axes fraction", color=end[3], fontsize=7,
+                    va="center", annotation_clip=False, arrowprops={"arrowstyle": "-", "color": end[3], "lw": 0.5, "shrinkA": 1, "shrinkB": 1})
+    return ax
+
+
+def spread(y: np.ndarray, gap: float) -> np.ndarray:
+    """The positions nearest to `y` (least squares, order kept) that are at least `gap` apart; shape (n,) → (n,).
+
+    Subtracting k · gap from the k-th smallest turns "at least gap apart" into "not decreasing": isotonic regression by pooling.
+    """
+    order = np.argsort(y, kind="stable")
+    pools = []  # [sum, count] of neighbours that share a value
+    for value in np.asarray(y, float)[order] - gap * np.arange(len(y)):
+        pools.append([value, 1])
+        while len(pools) > 1 and pools[-2][0] / pools[-2][1] >= pools[-1][0] / pools[-1][1]:
+            total, count = pools.pop()
+            pools[-1][0] += total
+            pools[-1][1] += count
+    out = np.empty(len(y))
+    out[order] = np.concatenate([np.full(count, total / count) for total, count in pools]) + gap * np.arange(len(y))
+    return out
+
+
+# --- one number a run ---------------------------------------------------------------------------------------------------------
+
+def sensitivity(summary: pd.DataFrame, x: str = "beta", ax: Axes | None = None) -> Axes:
+    """Accuracy (%) against "beta" or "local_epochs" (log axis): Figure 1. Bars are minimum to maximum over seeds. A value at which any run
+    diverged is a ✕ at the bottom, in a shaded region that reaches half way to its neighbours."""
+    names = {"beta": r"relaxed-initialization coefficient $\beta$", "local_epochs": "local epochs K"}
+    if x not in names:
+        raise unknown("x", x, names)
+    if summary.empty or x not in summary:
+        raise InputError(f"the summary has no {x!r} to draw; pass the summary of a sweep over it.")
+    with use_style():
+        ax = ax or _axes(COLUMN, 2.2)
+        where = (lambda v: np.log(v)) if x == "local_epochs" else (lambda v: np.asarray(v, float))
+        back = np.exp if x == "local_epochs" else (lambda v: v)
+        values = np.sort(summary[x].dropna().unique().astype(float))
+        steps = where(values)
+        edges = np.concatenate([[steps[0]], (steps[1:] + steps[:-1]) / 2, [steps[-1]]]) if len(values) > 1 else np.array([steps[0] - 0.5, steps[0] + 0.5])
+        pad = 0.05 * (edges[-1] - edges[0])
+        edges[[0, -1]] += [-pad, pad]
+        failed = {v for v, runs in summary.groupby(x) if runs.diverged.any()}
+        for i, v in enumerate(values):
+            if v in failed:
+                ax.axvspan(back(edges[i]), back(edges[i + 1]), color="0.93", lw=0, zorder=0)
+        labels = sorted(summary.label.map(canonical).unique(), key=rank)
+        for label in labels:
+            runs = select(summary, label)
+            fine = runs[~runs.diverged].groupby(x).accuracy.agg(["mean", "min", "max"]) * 100
+            fine = fine[[v not in set(runs[runs.diverged][x]) for v in fine.index]]
+            style = look(label)
+            ax.errorbar(fine.index, fine["mean"], yerr=[fine["mean"] - fine["min"], fine["max"] - fine["mean"]], capsize=2, elinewidth=0.8,
+                        label=display_name(label), **style)
+            for v in sorted(runs[runs.diverged][x].unique()):
+                ax.plot(v, 0.05, "X", color=style["color"], ms=6, mec="white", mew=0.5, transform=ax.get_xaxis_transform(), zorder=5)
+        if x == "local_epochs":
+            ax.set_xscale("log")
+            ax.xaxis.set_major_locator(FixedLocator(values))
+            ax.xaxis.set_minor_locator(NullLocator())
+            ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+        ax.set_xlim(back(edges[0]), back(edges[-1]))
+        low, high = ax.get_ylim()
+        ax.set_ylim(low - 0.12 * (high - low) * bool(failed), high)  # room for the crosses
+        if failed:
+            bad = sorted(failed)
+            ax.text(np.clip((where(bad[-1]) - edges[0]) / (edges[-1] - edges[0]), 0.02, 0.98), 0.13, "diverged", fontsize=7, color="0.35",
+                    ha="right" if bad[-1] == values[-1] else "center", va="bottom", transform=ax.transAxes)
+        ax.set_xlabel(names[x])
+        ax.set_ylabel("test accuracy (%)")
+        if len(labels) > 1:
+            ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=min(3, len(labels)), borderaxespad=0.2)
+        return ax
+
+
+def bar_seconds(summary: pd.DataFrame, baseline: str = "fedavg", ax: Axes | None = None) -> Axes:
+    """Training time a round as a multiple of the baseline's mean (Table 7): one bar a method, whiskers minimum to maximum over its runs."""
+    base = select(summary, baseline).seconds_per_round.mean()
+    if not base > 0:
+        raise InputError(f"baseline = {baseline!r} has no training seconds in the summary; add its runs.")
+    labels = sorted(summary.label.map(canonical).unique(), key=rank)
+    with use_style():
+        ax = ax or _axes(COLUMN, 0.7 + 0.22 * len(labels))
+        ratios = [select(summary, label).seconds_per_round.dropna() / base for label in labels]
+        top = max(r.max() for r in ratios)
+        for i, (label, r) in enumerate(zip(labels, ratios)):
+            style = look(label)
+            ax.barh(i, r.mean(), height=0.66, color=style["color"], alpha=0.85, hatch="////" if style["linestyle"] != "-" else None, ec="white", lw=0)
+            if len(r) > 1:
+                ax.plot([r.min(), r.max()], [i, i], color="0.1", lw=0.9, marker="|", ms=4)
+            ax.text(r.max() + 0.02 * top, i, f"{r.mean():.2f}×", va="center", fontsize=7)
+        ax.axvline(1, color="0.2", lw=0.8, ls=(0, (2, 2)))
+        ax.set_yticks(range(len(labels)), [display_name(label) for label in labels])
+        ax.tick_params(axis="y", length=0)
+        ax.grid(axis="y", visible=False)
+        ax.invert_yaxis()
+        ax.set_xlim(0, 1.16 * top)
+        ax.set_xlabel(f"training time a round (× {display_name(baseline)}, {base:.3g} s)")
+        return ax
+
+
+# --- data ---------------------------------------------------------------------------------------------------------------------
+
+def partition_bubbles(histograms: Mapping[str, np.ndarray], clients: int = 20, ax=None) -> Figure:
+    """Label histograms of the first `clients` clients, one panel per entry: name → counts of shape (C, K). Bubble area ∝ number of samples,
+    on one scale in all panels. `ax`: a sequence of one Axes per panel."""
+    if not histograms:
+        raise InputError("histograms is empty; give at least one name → (clients, classes) array of counts.")
+    arrays = {name: np.atleast_2d(np.asarray(counts))[:clients] for name, counts in histograms.items()}
+    largest = max(counts.max() for counts in arrays.values())
+    with use_style():
+        if ax is None:
+            width = PAGE if len(arrays) > 1 else COLUMN
+            _, ax = plt.subplots(1, len(arrays), figsize=(width, 2.3), sharey=True)
+        axes = np.atleast_1d(ax)
+        fig = axes[0].figure
+        # the largest bubble fills a cell's width: cell in points, from the panel's share of the figure
+        cell = 0.8 * 72 * fig.get_figwidth() / len(arrays) / max(c.shape[0] for c in arrays.values())
+        for axis, (name, counts) in zip(axes, arrays.items(), strict=True):
+            client, label = np.nonzero(counts)
+            axis.scatter(client, label, s=counts[client, label] / largest * cell**2, color="#0072B2", alpha=0.75, lw=0)
+            axis.set(xlim=(-0.8, counts.shape[0] - 0.2), ylim=(-0.8, counts.shape[1] - 0.2), title=name, xlabel="client")
+            axis.set_yticks(range(0, counts.shape[1], max(1, counts.shape[1] // 10)))
+        axes[0].set_ylabel("class")
+        axes[-1].set_title(f"largest: {int(largest)} samples", loc="right", fontsize=7, color="0.4")
+        return fig
+
+
+def noise_panels(before: np.ndarray, after: Mapping[str, np.ndarray] | np.ndarray, ax=None) -> Figure:
+    """An image grid: a row of clean images, then the same images under each noise. before: (n, H, W, 3) uint8; after: the same shape, or
+    row title → such an array. `ax`: an array of Axes of shape (rows, n)."""
+    rows = {"clean": before, **(after if isinstance(after, Mapping) else {"with noise": after})}
+    for name, images in rows.items():
+        if np.shape(images) != np.shape(before) or np.ndim(images) != 4:
+            raise InputError(f"{name!r} has shape {np.shape(images)}; every row needs the shape (n, H, W, 3) of the clean images, {np.shape(before)}.")
+    with use_style():
+        if ax is None:
+            n = len(before)
+            title = 1.1  # inches for the row titles
+            side = (PAGE - title) / n
+            fig = plt.figure(figsize=(PAGE, side * len(rows) + 0.04))
+            grid = fig.add_gridspec(len(rows), n, left=title / PAGE, right=1, top=1, bottom=0, wspace=0.06, hspace=0.06)
+            fig.set_layout_engine("none")
+            ax = np.array([[fig.add_subplot(grid[r, c]) for c in range(n)] for r in range(len(rows))])
+        for line, (name, images) in zip(np.atleast_2d(ax), rows.items(), strict=True):
+            for axis, image in zip(line, images, strict=True):
+                axis.imshow(np.clip(image, 0, 255).astype(np.uint8), interpolation="nearest")
+                axis.set(xticks=[], yticks=[])
+                axis.grid(False)
+                axis.spines[:].set_visible(False)
+            line[0].text(-0.12, 0.5, name, transform=line[0].transAxes, ha="right", va="center", fontsize=8)
+        return np.atleast_2d(ax)[0, 0].figure
+
+
+# --- mathematics --------------------------------------------------------------------------------------------------------------
+
+def descend(start, optimum, curvature, eta: float, steps: int) -> np.ndarray:
+    """Gradient descent on ½ (y − optimum)ᵀ H (y − optimum): the path, shape (steps + 1, 2), the start included."""
+    path = [np.asarray(start, float)]
+    for _ in range(steps):
+        path.append(path[-1] - eta * curvature @ (path[-1] - optimum))
+    return np.array(path)
+
+
+#: Two clients in two dimensions: (optimum, curvature matrix). Chosen so that the picture is readable; the paths are computed.
+_CLIENTS = tuple((np.array(optimum), np.array(curvature)) for optimum, curvature in (
+    ((-2.0, 0.5), ((1.0, 0.35), (0.35, 0.6))), ((2.0, 0.4), ((1.0, -0.35), (-0.35, 0.6)))))
+
+
+def schematic(beta: float = 0.5, ax=None) -> Figure:
+    """RI in two dimensions: two clients with elliptical objectives, one round from w^t without RI (left) and with it (right).
+
+    Everything drawn is computed: last_i ends client i's round t − 1 from one common w^{t−1}; w^t is their mean; round t runs gradient
+    descent from w^t, or from the relaxed start w^t + β (w^t − last_i). The dotted bar is the distance between the clients' new models.
+    `ax`: two Axes.
+    """
+    eta, steps = 0.12, 6
+    with use_style():
+        if ax is None:
+            _, ax = plt.subplots(1, 2, figsize=(PAGE, 2.75), sharex=True, sharey=True)
+        left, right = ax
+        previous = np.array([0.0, -2.4])
+        last = [descend(previous, *client, eta, steps)[-1] for client in _CLIENTS]
+        w = np.mean(last, axis=0)
+        x, y = np.meshgrid(np.linspace(-3.1, 3.1, 200), np.linspace(-2.35, 1.25, 150))
+        for axis, b in ((left, 0.0), (right, beta)):
+            ends = []
+            for i, ((optimum, curvature), mine) in enumerate(zip(_CLIENTS, last)):
+                color = ("#0072B2", "#009E73")[i]
+                delta = np.stack([x - optimum[0], y - optimum[1]], -1)
+                axis.contour(x, y, np.einsum("...i,ij,...j->...", delta, curvature, delta) / 2, levels=[0.06, 0.25, 0.6, 1.2, 2.1], colors=color, alpha=0.28, linewidths=0.6)
+                axis.plot(*optimum, "+", color=color, ms=6, mew=1.2)
+                start = w + b * (w - mine)
+                path = descend(start, optimum, curvature, eta, steps)
+                ends.append(path[-1])
+                axis.plot(*mine, "s", mfc="white", mec=color, ms=4.5, zorder=4)
+                if b:
+                    axis.annotate("", start, mine, arrowprops={"arrowstyle": "-|>,head_width=.15,head_length=.3", "color": "#D55E00", "lw": 0.9,
+                                                               "ls": (0, (3, 1.5)), "shrinkA": 3, "shrinkB": 2})
+                    axis.plot(*start, "o", mfc="white", mec="#D55E00", ms=4.5, zorder=4)
+                axis.plot(*path.T, "-", color=color, lw=1.2, marker=".", ms=3)
+                axis.plot(*path[-1], "s", color=color, ms=4.5, zorder=4)
+            new, apart = np.mean(ends, axis=0), np.linalg.norm(ends[0] - ends[1])
+            axis.plot(*np.array(ends).T, ":", color="0.3", lw=0.9)
+            axis.plot(*w, "o", color="0.1", ms=5, zorder=5)
+            axis.plot(*new, "D", color="0.1", ms=4.5, zorder=5)
+            axis.set_title(f"without RI: end models {apart:.2f} apart" if not b else rf"with RI, $\beta$ = {b:g}: {apart:.2f} apart")
+            axis.set(aspect="equal", xlim=(-3.1, 3.1), ylim=(-2.35, 1.25), xticks=[], yticks=[])
+            axis.grid(False)
+            axis.spines[:].set_visible(False)
+        return left.figure
+
+
+def stability_lines(betas=(0.05, 0.1, 0.2, 0.5), c_lipschitz: float = 0.1, steps=None, ax: Axes | None = None) -> Axes:
+    """Theorem 12's factor (1/(1+2β))^{1/(1+cKL)} against the local steps K, one line per β; c_lipschitz is the product cL (no unit)."""
+    from fedinit.theory.rates import stability_factor
+
+    steps = np.unique(np.geomspace(1, 1000, 60).round()) if steps is None else np.asarray(steps, float)
+    with use_style():
+        ax = ax or _axes(COLUMN, 2.2)
+        ax._ends = []
+        for beta in betas:
+            factor = stability_factor(beta, 1.0, steps, c_lipschitz)
+            color = plt.get_cmap("Oranges")(0.4 + 0.55 * list(betas).index(beta) / max(1, len(betas) - 1))
+            ax.plot(steps, factor, color=color)
+            ax._ends.append((steps[0], factor[0], rf"$\beta$ = {beta:g}", color))
+        ax.axhline(1, color="0.3", lw=0.8, ls=(0, (2, 2)))
+        ax.set(xscale="log", xlim=(steps[0], steps[-1]), xlabel="local steps K", ylabel=f"stability bound with RI / without (cL = {c_lipschitz:g})")
+        return ax
+
+
+def rate_lines(curves: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Measured quantities against T on log-log axes, each with its theorem's slope as a dashed line through its first point.
+
+    curves: columns quantity, T, value, bound (the theorem's exponent of T), one row a point.
+    """
+    colors = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+    with use_style():
+        ax = ax or _axes(COLUMN, 2.4)
+        ax._ends = []
+        for (quantity, points), color in zip(curves.groupby("quantity", sort=False), colors * 3):
+            ax.plot(points["T"], points["value"], color=color, marker="o", label=quantity)
+            first = points.iloc[0]
+            ax.plot(points["T"], first["value"] * (points["T"] / first["T"]) ** first["bound"], color=color, lw=0.8, ls=(0, (3, 2)))
+            ax._ends.append((points["T"].iloc[-1], points["value"].iloc[-1], quantity, color))
+        ax.set(xscale="log", yscale="log", xlabel="rounds T")
+        return _finish_curves(ax)
+
+
+def _axes(width: float, height: float) -> Axes:
+    return plt.subplots(figsize=(width, height))[1]

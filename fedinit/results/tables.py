@@ -1,0 +1,179 @@
+"""Paper-style tables: mean ± std over seeds, the best of each column bold, diverged runs named, what was not run as a dash."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from fedinit.errors import InputError, unknown
+from fedinit.results.metrics import mean_std, paired
+from fedinit.results.names import canonical, display_name, rank, split_label, with_setup
+from fedinit.results.published import EM_DASH
+
+SETUP_COLUMNS = ("setup", "split")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table three times over: `text` (cells as printed), `best` (same shape, bool: bold), `numbers` (long, one row a cell:
+    the row, the column keys, mean, std, n, diverged; in the unit of the cells). A notebook shows it as HTML by itself."""
+
+    text: pd.DataFrame
+    best: pd.DataFrame
+    numbers: pd.DataFrame
+    caption: str = ""
+
+    def _repr_html_(self) -> str:
+        return to_html(self)
+
+
+def accuracy_table(summary: pd.DataFrame, rows: str = "label", columns: Sequence[str] = SETUP_COLUMNS, caption: str = "") -> Table:
+    """Test accuracy in %, "xx.x ± y.y" (mean and sample std over seeds; a single seed without ±), highest mean bold: Tables 4, 5."""
+    return value_table(summary, "accuracy", rows, columns, scale=100, digits=1, best="high", caption=caption)
+
+
+def value_table(summary: pd.DataFrame, value: str, rows: str = "label", columns: Sequence[str] = SETUP_COLUMNS, *,
+                scale: float = 1, digits: int = 2, best: str = "low", caption: str = "") -> Table:
+    """Any column of a summary as a table: seconds_per_round (Table 7), rounds_to_target or acceleration (Table 8).
+
+    A cell is the mean ± std over its runs of `value` × `scale`; "diverged (r)" when all its runs diverged, r the rounds in
+    which they did; "… (1 of 3 diverged)" when some did; "not reached" when none has a value; an em dash when none was run.
+    Bold is the `best` ("high" or "low") mean of a column among cells without a diverged run and with a value in every run.
+    Raises InputError for an unknown column.
+    """
+    if best not in ("high", "low"):
+        raise unknown("best", best, ("high", "low"))
+    summary, columns = _with_setup(summary, columns), list(columns)
+    for name in (value, rows, *columns):
+        if name not in summary:
+            raise unknown("column", name, summary.columns)
+    if summary.empty:
+        raise InputError("the summary has no rows; run the experiments first.")
+    row_of = summary[rows].map(canonical) if rows == "label" else summary[rows]
+    numbers = []
+    for keys, cell in summary.groupby([row_of, *columns], sort=False):
+        mean, std, n = mean_std(cell[value] * scale)
+        numbers.append(dict(zip([rows, *columns], keys, strict=True)) | {
+            "mean": mean, "std": std, "n": n, "runs": len(cell), "diverged": int(cell.diverged.sum()),
+            "text": _cell(cell, mean, std, n, digits)})
+    return _assemble(pd.DataFrame(numbers), rows, columns, best, caption)
+
+
+def plugin_table(summary: pd.DataFrame, columns: Sequence[str] = SETUP_COLUMNS, caption: str = "") -> Table:
+    """Table 6: each base method without ("-") and with RI ("+RI"), in %, and Δ, the mean ± std of the differences seed by seed
+    in points. Bold is the better of "-" and "+RI"."""
+    summary, columns = _with_setup(summary, columns), list(columns)
+    parts = [split_label(label) for label in summary.label]
+    summary = summary.assign(base=[base for base, _ in parts], variant=["+RI" if ri else "-" for _, ri in parts])
+    plain = accuracy_table(summary, "base", [*columns, "variant"])
+    gains = []
+    for keys, cell in summary.groupby(["base", *columns], sort=False):
+        pair = paired(cell[cell.variant == "+RI"], cell[cell.variant == "-"])
+        text = f"{100 * pair.mean:+.1f}" + (f" ± {100 * pair.std:.1f}" if pair.n > 1 else "") if pair.n else EM_DASH
+        gains.append(dict(zip(["base", *columns], keys, strict=True)) | {
+            "variant": "Δ", "mean": 100 * pair.mean, "std": 100 * pair.std, "n": pair.n, "runs": pair.n + pair.lost,
+            "diverged": pair.lost, "text": text.replace("-", "−")})
+    numbers = pd.concat([plain.numbers, pd.DataFrame(gains)], ignore_index=True)
+    table = _assemble(numbers, "base", [*columns, "variant"], "high", caption)
+    best = table.best & False
+    for column in table.text.columns:
+        if column[-1] == "Δ":
+            continue
+        twin = (*column[:-1], "-" if column[-1] == "+RI" else "+RI")
+        mine, other = (_means(numbers, "base", [*columns, "variant"], c).reindex(table.text.index) for c in (column, twin))
+        best[column] = mine > other
+    return Table(table.text, best, numbers, caption)
+
+
+def to_html(table: Table) -> str:
+    """The table as an HTML fragment, best cells bold, numbers right-aligned with tabular figures."""
+    style = table.text.style.set_caption(html.escape(table.caption)).apply(
+        lambda _: np.where(table.best, "font-weight: bold", ""), axis=None).set_table_styles([
+            {"selector": "td", "props": "text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums"},
+            {"selector": "th", "props": "text-align: left; white-space: nowrap"},
+            {"selector": "caption", "props": "caption-side: top; text-align: left; padding-bottom: .5em"}])
+    return style.format(html.escape).to_html(table_uuid="t")
+
+
+def to_latex(table: Table, label: str = "") -> str:
+    """The table for a paper: booktabs rules, best cells \\textbf; needs the packages booktabs and multirow."""
+    text = table.text.map(_tex)
+    text = text.where(~table.best, text.map(lambda cell: rf"\textbf{{{cell}}}"))
+    text.index = text.index.map(_tex)
+    text.columns = (pd.MultiIndex.from_tuples([tuple(map(_tex, map(str, c))) for c in text.columns])
+                    if isinstance(text.columns, pd.MultiIndex) else text.columns.map(lambda c: _tex(str(c))))
+    return text.style.to_latex(hrules=True, multicol_align="c", column_format="l" + "r" * text.shape[1],
+                               caption=_tex(table.caption) or None, label=label or None, position="t")
+
+
+def to_csv(table: Table, path=None) -> str | None:
+    """The numbers behind the table, one row a cell: keys, mean, std, n, runs, diverged. Returned as text without a path."""
+    return table.numbers.drop(columns="text").to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+
+
+# --- cells ------------------------------------------------------------------------------------------------------------------
+
+def _cell(runs: pd.DataFrame, mean: float, std: float, n: int, digits: int) -> str:
+    diverged = int(runs.diverged.sum())
+    if diverged == len(runs):
+        first, last = int(runs.diverged_round.min()), int(runs.diverged_round.max())
+        return f"diverged ({first})" if first == last else f"diverged ({first}–{last})"
+    if n == 0:
+        return "not reached"
+    text = f"{mean:.{digits}f}" + (f" ± {std:.{digits}f}" if n > 1 else "")
+    short = len(runs) - diverged - n
+    notes = [f"{diverged} of {len(runs)} diverged"] * (diverged > 0) + [f"{short} of {len(runs)} not reached"] * (short > 0)
+    return f"{text} ({', '.join(notes)})" if notes else text
+
+
+def _assemble(numbers: pd.DataFrame, rows: str, columns: list[str], best: str, caption: str) -> Table:
+    text = numbers.pivot(index=rows, columns=columns, values="text") if columns else numbers.set_index(rows)[["text"]]
+    order = sorted(text.index, key=rank) if rows in ("label", "base") else sorted(text.index)
+    text = text.reindex(order).fillna(EM_DASH)
+    text = text[sorted(text.columns, key=lambda c: tuple(map(_column_order, c if isinstance(c, tuple) else (c,))))]
+    bold = pd.DataFrame(False, index=text.index, columns=text.columns)
+    for column in text.columns:
+        means = _means(numbers, rows, columns, column).reindex(text.index)
+        bold[column] = means == (means.max() if best == "high" else means.min())
+    if rows in ("label", "base"):
+        text.index = bold.index = [display_name(name) for name in text.index]
+        numbers = numbers.assign(**{rows: numbers[rows].map(display_name)})
+    text.index.name = bold.index.name = None
+    text.columns.names = bold.columns.names = [None] * text.columns.nlevels
+    return Table(text, bold, numbers, caption)
+
+
+def _means(numbers: pd.DataFrame, rows: str, columns: list[str], column) -> pd.Series:
+    """The means that may compete in one column: complete, without a diverged run. Indexed by row."""
+    inside = numbers[(numbers.diverged == 0) & (numbers.n == numbers.runs)]
+    for name, key in zip(columns, column if isinstance(column, tuple) else (column,)):
+        inside = inside[inside[name] == key]
+    return inside.set_index(rows)["mean"]
+
+
+def _column_order(key) -> tuple:
+    """The paper's order: 10%-100 before 5%-200, Dir-0.6 before Dir-0.1, "-", "+RI", Δ; other keys as they sort."""
+    text = str(key)
+    fixed = {"-": 0, "+RI": 1, "Δ": 2}
+    if text in fixed:
+        return 0, fixed[text], ""
+    number = text.split("%-")[0] if "%-" in text else text.removeprefix("Dir-")
+    try:
+        return 0, -float(number) if number != text else float(text), ""
+    except ValueError:
+        return 1, 0, text
+
+
+def _with_setup(summary: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    return with_setup(summary) if set(columns) & set(SETUP_COLUMNS) - set(summary.columns) else summary
+
+
+def _tex(text: str) -> str:
+    for plain, tex in (("\\", r"\textbackslash "), ("%", r"\%"), ("&", r"\&"), ("_", r"\_"), ("#", r"\#"), ("±", r"$\pm$"),
+                       ("−", "$-$"), ("Δ", r"$\Delta$"), ("β", r"$\beta$"), (EM_DASH, "---"), ("–", "--"), ("×", r"$\times$")):
+        text = text.replace(plain, tex)
+    return text
