@@ -45,8 +45,8 @@ class Batches:
             category_scope=e.category_scope,
             seed=e.seed,
         )
-        self._train = torch.from_numpy(images.x_train).to(device), torch.from_numpy(images.y_train).to(device)
-        self._test = torch.from_numpy(images.x_test).to(device), torch.from_numpy(images.y_test).to(device)
+        self._train = torch.tensor(images.x_train, device=device), torch.tensor(images.y_train, device=device)
+        self._test = torch.tensor(images.x_test, device=device), torch.tensor(images.y_test, device=device)
         std, mean = torch.from_numpy(images.std), torch.from_numpy(images.mean)
         self._scale, self._shift = (1 / std).to(device), (-mean / std).to(device)
 

@@ -1,0 +1,321 @@
+"""The command line: run, sweep, status, plan, reproduce. Human output on a terminal, `--json` for programs."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+
+from fedinit.errors import InputError, unknown
+
+EXAMPLES = {
+    None: """examples:
+  fedinit run --method fedinit                         one run of the quick preset, offline
+  fedinit sweep --methods fedavg,fedinit --seeds 0,1   several, side by side
+  fedinit plan --preset small --data cifar10.npz       what a preset would cost here
+  fedinit reproduce                                    every table and figure
+  fedinit status                                       what is stored""",
+    "run": """examples:
+  fedinit run --method fedinit --beta 0.05
+  fedinit run --method scaffold+ri --data cifar10 --preset small --rounds 60 --seed 1
+  fedinit run --method fedavg --dirichlet 0.6 --json""",
+    "sweep": """examples:
+  fedinit sweep --methods fedavg,fedinit,scaffold --seeds 0,1,2 --jobs 2
+  fedinit sweep --methods fedinit --grid beta=0,0.05,0.1 --grid local_epochs=1,5""",
+    "plan": """examples:
+  fedinit plan --preset quick
+  fedinit plan --preset paper --only table4 --device cuda""",
+    "reproduce": """examples:
+  fedinit reproduce                                    preset quick: offline, minutes
+  fedinit reproduce --only table4 --jobs 1
+  fedinit reproduce --preset small --data cifar10.npz --seeds 0,1,2""",
+    "status": """examples:
+  fedinit status
+  fedinit status --json""",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose errors are one line and exit code 2."""
+
+    def error(self, message: str):
+        raise InputError(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code: 0 done, 1 failed, 2 bad input, 130 interrupted."""
+    try:
+        arguments = _parser().parse_args(argv)
+        return arguments.command(arguments) or 0
+    except InputError as error:
+        print(f"fedinit: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("fedinit: interrupted; what was computed is stored, run the same command again to go on.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader, such as `head`, has gone
+        sys.stderr.close()
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    from fedinit import __version__
+    from fedinit.experiment import PRESETS, SETUPS, Experiment
+
+    parser = _Parser(prog="fedinit", description="Relaxed initialization in federated learning, reproduced.", **_shape(None))
+    parser.add_argument("--version", action="version", version=f"fedinit {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    machine = _Parser(add_help=False)
+    group = machine.add_argument_group("machine (changes no number)")
+    group.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default auto)")
+    group.add_argument("--threads", type=_whole, default=1, help="threads a process (default 1)")
+    group.add_argument("--runs", metavar="FOLDER", help="where runs are stored (default $FEDINIT_RUNS, or runs/ of the checkout)")
+    group.add_argument("--json", action="store_true", help="print JSON, nothing else, on standard output")
+
+    settings = _Parser(add_help=False)
+    settings.add_argument("--preset", default="quick", help=f"{', '.join(PRESETS)} (default quick)")
+    settings.add_argument("--setup", default="10%-100", help=f"participation: {', '.join(SETUPS)} (default 10%%-100)".replace("%-", "%%-").replace("%%%%", "%%"))
+    fields = settings.add_argument_group("experiment (default: the preset's)")
+    for field in dataclasses.fields(Experiment):
+        if field.name in ("method", "seed"):
+            continue
+        unit = f" [{field.metadata['unit']}]" if field.metadata["unit"] else ""
+        fields.add_argument(f"--{field.name.replace('_', '-')}", metavar="VALUE", help=(field.metadata["doc"] + unit).replace("%", "%%"))
+    coefficients = settings.add_argument_group("hyperparameters of the method (default: the method's own)")
+    for name, owners in _hyperparameters().items():
+        coefficients.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=f"of {', '.join(owners)}")
+
+    cadence = _Parser(add_help=False)
+    cadence.add_argument("--evaluate-every", type=_whole, default=1, metavar="N", help="test every N rounds and in the last one (default 1)")
+    cadence.add_argument("--memory", default="ram", help="ram or disk: where the clients' vectors live between rounds (default ram)")
+
+    run = commands.add_parser("run", parents=[settings, cadence, machine], help="one run", **_shape("run"))
+    run.add_argument("--method", default="fedinit", help="fedavg, fedinit, scaffold+ri, fedsam, … (default fedinit)")
+    run.add_argument("--seed", default="0", help="default 0")
+    run.set_defaults(command=_run)
+
+    sweep = commands.add_parser("sweep", parents=[settings, cadence, machine], help="many runs over the cores", **_shape("sweep"))
+    sweep.add_argument("--methods", default="fedavg,fedinit", metavar="A,B", help="default fedavg,fedinit")
+    sweep.add_argument("--seeds", default="0", metavar="0,1", help="default 0")
+    sweep.add_argument("--grid", action="append", default=[], metavar="NAME=V,V", help="vary a field or hyperparameter; may be repeated")
+    sweep.add_argument("--jobs", type=_whole, help="processes (default: one a core)")
+    sweep.set_defaults(command=_sweep)
+
+    status = commands.add_parser("status", parents=[machine], help="what is stored", **_shape("status"))
+    status.set_defaults(command=_status)
+
+    artefacts = _Parser(add_help=False)
+    artefacts.add_argument("--preset", default="quick", help=f"{', '.join(PRESETS)} (default quick)")
+    artefacts.add_argument("--only", metavar="A,B", help="some notebooks only, by the start of their names, e.g. table4,figure1")
+    artefacts.add_argument("--data", help="data set (default: the preset's)")
+    artefacts.add_argument("--seeds", metavar="0,1", help="default: the preset's")
+
+    plan = commands.add_parser("plan", parents=[artefacts, machine], help="what a preset would run and cost on this machine", **_shape("plan"))
+    plan.add_argument("--jobs", type=_whole, help="processes (default: one a core)")
+    plan.set_defaults(command=_plan)
+
+    reproduce = commands.add_parser("reproduce", parents=[artefacts, machine], help="the tables and figures, by papermill", **_shape("reproduce"))
+    reproduce.add_argument("--jobs", type=_whole, help="processes (default: one a core)")
+    reproduce.add_argument("--out", metavar="FOLDER", help="where figures and tables go (default figures/<preset> of the checkout)")
+    reproduce.set_defaults(command=_reproduce)
+    return parser
+
+
+def _shape(command: str | None) -> dict:
+    return {"epilog": EXAMPLES[command], "formatter_class": argparse.RawDescriptionHelpFormatter}
+
+
+def _hyperparameters() -> dict[str, list[str]]:
+    from fedinit.methods.registry import BASES, WRAPPERS
+
+    owners: dict[str, list[str]] = {}
+    for name, cls in {**BASES, **WRAPPERS}.items():
+        for field in dataclasses.fields(cls):
+            if field.name != "base":
+                owners.setdefault(field.name, []).append(name)
+    return owners
+
+
+def _whole(text: str) -> int:
+    """argparse type: a whole number ≥ 1."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: a whole number ≥ 1")
+    return int(text)
+
+
+def value(name: str, text: str, kind: str):
+    """A field's or hyperparameter's value from its text. Raises InputError when the text is not of that kind."""
+    plain = text.strip()
+    if plain.lower() == "none" and "None" in kind:
+        return None
+    kind = kind.split(" | ")[0]
+    try:
+        if kind == "int":
+            return int(plain)
+        if kind == "float":
+            return float(plain)
+        if kind == "bool":
+            return {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}[plain.lower()]
+    except (ValueError, KeyError):
+        nature = {"int": "a whole number", "float": "a number, with a decimal point", "bool": "true or false"}[kind]
+        raise InputError(f"{name} = {text!r} is not allowed; allowed: {nature}.") from None
+    return plain
+
+
+def _numbers(name: str, text: str) -> list[int]:
+    return [value(name, part, "int") for part in text.split(",")]
+
+
+def _kinds() -> dict[str, str]:
+    from fedinit.experiment import Experiment
+    from fedinit.methods.registry import BASES, WRAPPERS
+
+    classes = [Experiment, *BASES.values(), *WRAPPERS.values()]
+    return {f.name: str(f.type) for cls in classes for f in dataclasses.fields(cls) if f.name not in ("method", "base")}
+
+
+def _experiment(arguments, method: str, seed: int, changes: dict | None = None):
+    """The preset's experiment with the fields and hyperparameters that were named on the command line."""
+    from fedinit.experiment import preset
+
+    kinds, own = _kinds(), _hyperparameters()
+    given = {name: value(name, text, kinds[name]) for name in kinds if (text := getattr(arguments, name, None)) is not None and name != "seed"}
+    given |= changes or {}
+    hyper = {name: given.pop(name) for name in list(given) if name in own}
+    return preset(arguments.preset, method, arguments.setup, hyper=hyper, seed=given.pop("seed", seed), **given)
+
+
+def _store(arguments):
+    from fedinit.runs import Store
+
+    return Store(arguments.runs)
+
+
+def _machine(arguments) -> None:
+    """Refuse a device that is not there before anything starts."""
+    from fedinit.training.rounds import pick_device
+
+    pick_device(arguments.device)
+
+
+def _run(arguments) -> None:
+    experiment = _experiment(arguments, arguments.method, value("seed", arguments.seed, "int"))
+    from fedinit.runs import run
+    from fedinit.runs.progress import Progress
+
+    _machine(arguments)
+    store = _store(arguments)
+    pending = [] if store.load(experiment) is not None else [experiment]
+    with Progress([experiment], pending, store, not arguments.json) as display:
+        done = run(
+            experiment,
+            store=store,
+            device=arguments.device,
+            threads=arguments.threads,
+            evaluate_every=arguments.evaluate_every,
+            memory=arguments.memory,
+            on_round=lambda _: display.update(),
+        )
+    _print_runs(arguments, done.tidy(), f"history: {done.folder / 'history.csv'}")
+
+
+def _sweep(arguments) -> None:
+    grid: list[dict] = [{}]
+    kinds = _kinds()
+    for item in arguments.grid:
+        name, _, values = item.partition("=")
+        name = name.strip().replace("-", "_")
+        if name not in kinds:
+            raise unknown("--grid", name, kinds)
+        if not values:
+            raise InputError(f"--grid {item!r} has no values; allowed: NAME=VALUE,VALUE such as beta=0,0.1.")
+        grid = [{**point, name: value(name, text, kinds[name])} for point in grid for text in values.split(",")]
+    seeds = _numbers("seeds", arguments.seeds)
+    experiments = [
+        _experiment(arguments, method.strip(), seed, point) for method in arguments.methods.split(",") for point in grid for seed in seeds
+    ]
+    from fedinit.runs import sweep
+
+    _machine(arguments)
+    store = _store(arguments)
+    frame = sweep(
+        experiments,
+        jobs=arguments.jobs,
+        device=arguments.device,
+        threads=arguments.threads,
+        store=store,
+        evaluate_every=arguments.evaluate_every,
+        memory=arguments.memory,
+        progress=not arguments.json,
+    )
+    _print_runs(arguments, frame, f"histories: {store.folder}")
+
+
+def _print_runs(arguments, frame, where: str) -> None:
+    from fedinit.results import metrics
+
+    summary = metrics.summarise(frame)
+    if arguments.json:
+        print(json.dumps(json.loads(summary.to_json(orient="records"))))
+        return
+    varying = [c for c in summary.columns if c not in ("key",) and summary[c].nunique(dropna=False) > 1]
+    columns = list(dict.fromkeys(["label", "seed", *varying, "accuracy", "diverged_round"]))
+    shown = summary[[c for c in columns if c in summary.columns]]
+    print(shown.to_string(index=False, float_format=lambda x: f"{x:.4g}", na_rep="—"))
+    print(f"accuracy: {metrics.rule_text()}\n{where}")
+
+
+def _status(arguments) -> None:
+    store = _store(arguments)
+    runs = store.runs()
+    if arguments.json:
+        print(runs.to_json(orient="records"))
+        return
+    if runs.empty:
+        print(f"no runs in {store.folder}")
+        return
+    runs["MB"] = runs["bytes"] / 1e6
+    for name in ("data", "clients", "cohort_size", "dirichlet", "model", "width"):
+        runs[name] = [experiment[name] for experiment in runs["experiment"]]
+    runs["data"] = [data if len(data) < 30 else data[:20] + "…" for data in runs["data"]]
+    runs["key"] = runs["key"].str[:12]
+    print(runs.drop(columns=["experiment", "bytes"]).to_string(index=False, float_format=lambda x: f"{x:.3g}"))
+    print(f"{len(runs)} runs, {runs['MB'].sum():.0f} MB in {store.folder}")
+
+
+def _plan(arguments) -> None:
+    from fedinit.reproduce import plan
+
+    report = plan(**_artefacts(arguments))
+    print(json.dumps(report.data()) if arguments.json else report)
+
+
+def _reproduce(arguments) -> int:
+    from fedinit.reproduce import reproduce
+
+    return reproduce(**_artefacts(arguments), out=arguments.out, json_output=arguments.json)
+
+
+def _artefacts(arguments) -> dict:
+    from fedinit.experiment import PRESETS
+
+    if arguments.preset not in PRESETS:
+        raise unknown("preset", arguments.preset, PRESETS)
+    _machine(arguments)
+    return {
+        "preset": arguments.preset,
+        "only": arguments.only.split(",") if arguments.only else None,
+        "data": arguments.data,
+        "seeds": _numbers("seeds", arguments.seeds) if arguments.seeds else None,
+        "jobs": arguments.jobs,
+        "device": arguments.device,
+        "threads": arguments.threads,
+        "store": _store(arguments),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
