@@ -265,7 +265,7 @@ def _print_runs(arguments, frame, where: str) -> None:
     columns = list(dict.fromkeys(["label", "seed", *varying, "accuracy", "diverged_round"]))
     shown = summary[[c for c in columns if c in summary.columns]]
     print(shown.to_string(index=False, float_format=lambda x: f"{x:.4g}", na_rep="—"))
-    print(f"accuracy: {metrics.rule_text()}\n{where}")
+    print(f"accuracy: {metrics.rule_text('smoothed_max')}\n{where}")
 
 
 def _status(arguments) -> None:

@@ -1,0 +1,218 @@
+"""Which runs each table and figure needs, and where its notebook puts what it made.
+
+A notebook opens its `Artefact`, sweeps, shows, and saves through it; `fedinit plan` asks the same functions what would run. One
+store feeds all, so two artefacts never contradict each other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from fedinit.errors import InputError, unknown
+from fedinit.experiment import PRESETS, SETUPS, Experiment, preset
+from fedinit.runs.provenance import commit, versions
+from fedinit.runs.store import Store
+from fedinit.runs.sweep import sweep
+
+METHODS = ("fedavg", "fedadam", "fedsam", "scaffold", "feddyn", "fedcm", "fedinit")  # the columns of Tables 4 and 5
+SPLITS = (0.6, 0.1)  # D_r
+SEEDS = {"quick": (0, 1), "small": (0,), "paper": (0, 1, 2)}
+MODELS = {"quick": ("cnn",), "small": ("resnet18-gn",), "paper": ("resnet18-gn", "vgg11")}
+DATA100 = {"quick": "synthetic100:4000/1000", "small": "cifar100", "paper": "cifar100"}
+ROUNDS100 = {"quick": {}, "small": {}, "paper": {"rounds": 800}}
+RULE = {"quick": {"window": 5, "filter_width": 3}, "small": {"window": 50, "filter_width": 5}, "paper": {"window": 50, "filter_width": 5}}
+BETAS = (-0.1, -0.05, 0.0, 0.05, 0.1, 0.2, 0.3)
+EPOCHS = {"quick": (1, 2, 4, 8), "small": (1, 2, 5, 10, 20), "paper": (1, 2, 5, 10, 20)}
+
+
+def table4(name: str, seeds: Sequence[int], data: str | None = None, methods: Sequence[str] = METHODS) -> list[Experiment]:
+    """Every method in both participations and both splits, for each model of the preset."""
+    return [
+        preset(name, method, setup, dirichlet=split, seed=seed, model=model, **_data(data))
+        for model in MODELS[name]
+        for method in methods
+        for setup in SETUPS
+        for split in SPLITS
+        for seed in seeds
+    ]
+
+
+def table5(name: str, seeds: Sequence[int], data: str | None = None) -> list[Experiment]:
+    """Table 4's runs on 100 classes, longer in the paper's preset."""
+    return [e.replace(**ROUNDS100[name]) for e in table4(name, seeds, data or DATA100[name])]
+
+
+def table6(name: str, seeds: Sequence[int], data: str | None = None) -> list[Experiment]:
+    """Each base method of Table 4 with and without RI, on the preset's first model."""
+    bases = [method for method in METHODS if method != "fedinit"]
+    both = table4(name, seeds, data, [*bases, *(f"{base}+ri" for base in bases)])
+    return [e for e in both if e.model == MODELS[name][0]]
+
+
+def table8(name: str, seeds: Sequence[int], data: str | None = None) -> list[Experiment]:
+    """Table 4's column 10%-100, Dir-0.1."""
+    return [_one(name, method, seed, data) for method in METHODS for seed in seeds]
+
+
+def figure1_epochs(name: str, seeds: Sequence[int], data: str | None = None, grid: Sequence[int] | None = None) -> list[Experiment]:
+    """FedInit at several numbers of local epochs K."""
+    return [_one(name, "fedinit", seed, data, local_epochs=k) for k in (grid or EPOCHS[name]) for seed in seeds]
+
+
+def figure1_beta(name: str, seeds: Sequence[int], data: str | None = None, grid: Sequence[float] = BETAS) -> list[Experiment]:
+    """FedInit at several β; β = 0 is FedAvg bit for bit."""
+    return [_one(name, "fedinit", seed, data, {"beta": float(beta)}) for beta in grid for seed in seeds]
+
+
+def figure2(name: str, seeds: Sequence[int], data: str | None = None, grid: Sequence[float] = (-0.1, 0.0, 0.05, 0.1)) -> list[Experiment]:
+    """FedAvg and SCAFFOLD with RI at a negative, zero and positive β."""
+    return [
+        _one(name, f"{base}+ri", seed, data, {"beta": float(beta)}) for base in ("fedavg", "scaffold") for beta in grid for seed in seeds
+    ]
+
+
+def _one(name, method, seed, data, hyper=None, **fields) -> Experiment:
+    return preset(name, method, "10%-100", hyper=hyper, seed=seed, model=MODELS[name][0], **_data(data), **fields)
+
+
+def _data(data: str | None) -> dict:
+    return {} if data is None else {"data": data}
+
+
+RUNS: dict[str, tuple[Callable[..., list[Experiment]], ...]] = {  # notebook → the functions that name its runs, in an order that shares runs
+    "schematic": (),
+    "table2_3_theory": (),
+    "data_heterogeneity": (),
+    "table4_cifar10": (table4,),
+    "table6_plugin": (table6,),
+    "table7_8_time": (table8,),
+    "figure1_sensitivity": (figure1_epochs, figure1_beta),
+    "figure2_divergence": (figure2,),
+    "table9_cost": (),
+    "table5_cifar100": (table5,),
+    "your_own_method": (),
+    "claims": (table4, table6, table8, figure1_epochs, figure1_beta, figure2, table5),
+}
+
+
+@dataclass
+class Artefact:
+    """One notebook's table or figure: its parameters checked, its runs, and its files in figures/<preset>/.
+
+    Every file gets a sidecar <file>.json with the caption, the keys of the runs behind it, preset, data, seeds, rule, commit, versions.
+    Raises InputError for a parameter that is not allowed.
+    """
+
+    name: str
+    preset: str = "quick"
+    data: str | None = None
+    device: str = "auto"
+    jobs: int | None = None
+    seeds: Sequence[int] | None = None
+    out: str | None = None
+    store: Store | None = None
+    frames: list[pd.DataFrame] = field(default_factory=list, repr=False)
+
+    def __post_init__(self):
+        if self.name not in RUNS:
+            raise unknown("artefact", self.name, RUNS)
+        if self.preset not in PRESETS:
+            raise unknown("preset", self.preset, PRESETS)
+        self.seeds = SEEDS[self.preset] if self.seeds is None else tuple(listed("seeds", self.seeds, int))
+        self.folder = Path(self.out) if self.out else figures_folder(self.preset)
+        if self.store is None:
+            self.store = Store(also=(figures_folder(self.preset) / "runs",))
+
+    @property
+    def rule(self) -> dict:
+        """window and filter_width of the reported accuracy, for `metrics.summarise`."""
+        return RULE[self.preset]
+
+    def sweep(self, experiments: list[Experiment], live=True) -> pd.DataFrame:
+        """The tidy frame of the runs; what is not stored yet is run, with a display (`live`: a function frame → figure)."""
+        frame = sweep(experiments, jobs=self.jobs, device=self.device, store=self.store, progress=live)
+        self.frames.append(frame)
+        return frame
+
+    def caption(self, text: str, rule: bool = True) -> str:
+        """The text with what a reader must know: rule, seeds, preset, data."""
+        from fedinit.results.metrics import rule_text
+
+        data = sorted({str(d) for frame in self.frames for d in frame["data"].unique()}) or [self.data or str(PRESETS[self.preset]["data"])]
+        data = [f"images {Path(d).name}" if d.endswith(".npz") or "/" in d.split(":")[0] else d for d in data]
+        seeds = f"{len(self.seeds)} seed{'s' if len(self.seeds) > 1 else ''} ({', '.join(map(str, self.seeds))})"
+        parts = [f"Accuracy: {rule_text('smoothed_max', **self.rule)}"] if rule and self.frames else []
+        parts += [seeds] if self.frames else []
+        parts += [f"preset {self.preset}", f"data {', '.join(data)}"]
+        return f"{text} {'; '.join(parts)}."
+
+    def save(self, figure, name: str, caption: str) -> None:
+        """Write <name>.png, .svg, .pdf and the sidecar."""
+        from fedinit.results import style
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        style.save(figure, self.folder / name, caption, self._meta())
+
+    def save_table(self, table, name: str) -> None:
+        """Write <name>.csv (numbers), .tex, .html and the sidecar of a `tables.Table`."""
+        from fedinit.results import tables
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        tables.to_csv(table, self.folder / f"{name}.csv")
+        (self.folder / f"{name}.tex").write_text(tables.to_latex(table, label=f"tab:{name}"), encoding="utf-8")
+        (self.folder / f"{name}.html").write_text(tables.to_html(table), encoding="utf-8")
+        sidecar = {"caption": table.caption, **self._meta()}
+        (self.folder / f"{name}.json").write_text(json.dumps(sidecar, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def save_frame(self, frame: pd.DataFrame, name: str, caption: str) -> None:
+        """Write any other table: <name>.csv, .tex, .html and the sidecar."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        frame.to_csv(self.folder / f"{name}.csv", lineterminator="\n")
+        (self.folder / f"{name}.tex").write_text(frame.to_latex(escape=True, caption=caption), encoding="utf-8")
+        (self.folder / f"{name}.html").write_text(frame.to_html(border=0), encoding="utf-8")
+        sidecar = {"caption": caption, **self._meta()}
+        (self.folder / f"{name}.json").write_text(json.dumps(sidecar, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def _meta(self) -> dict:
+        keys = sorted({key for frame in self.frames for key in frame["key"].unique()})
+        return {
+            "notebook": self.name,
+            "preset": self.preset,
+            "seeds": list(self.seeds),
+            "rule": self.rule,
+            "runs": keys,
+            "commit": commit(),
+            "versions": versions(),
+        }
+
+
+def listed(name: str, value, kind: type) -> list:
+    """A list of numbers from a list, or from its text: papermill's -p hands '[-0.1, 0, 0.1]' over as a string."""
+    if isinstance(value, str):
+        parts = [part for part in re.split(r"[\s,]+", value.strip("[]() ")) if part]
+    else:
+        parts = list(value) if isinstance(value, Sequence) else [value]
+    try:
+        numbers = [kind(part) for part in parts]
+    except (TypeError, ValueError):
+        numbers = []
+    if not numbers:
+        nature = "whole numbers" if kind is int else "numbers"
+        raise InputError(f"{name} = {value!r} is not allowed; allowed: a list of {nature} such as {'[0, 1]' if kind is int else '[-0.1, 0, 0.1]'}.")
+    return numbers
+
+
+def checkout() -> Path:
+    """The folder with notebooks/ and figures/: the source checkout, or the current folder."""
+    here = Path(__file__).resolve().parents[1]
+    return here if (here / "notebooks").is_dir() else Path.cwd()
+
+
+def figures_folder(preset_name: str) -> Path:
+    return checkout() / "figures" / preset_name
