@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 #: Method string → name in print, in the order in which the paper lists them, extensions after.
@@ -36,6 +37,19 @@ def display_name(label: str) -> str:
     base, relaxed = split_label(label)
     own = METHODS.get(base) or next((label[: len(base)] for _ in [0] if label.lower().startswith(base)), base)
     return f"{own} + RI" if relaxed else own
+
+
+def with_beta(frame: pd.DataFrame) -> pd.DataFrame:
+    """A tidy frame or summary with the column `base`, and `beta` = 0 where there is no RI: a method is its own β = 0 (claim M1).
+
+    Where a base method was run both without RI and with β = 0, the one without RI stands for both.
+    """
+    parts = [split_label(label) for label in frame.label]
+    relaxed = np.array([ri for _, ri in parts], bool)
+    frame = frame.assign(base=[base for base, _ in parts], beta=np.where(relaxed, frame.beta, 0.0))
+    plain = set(frame.loc[~relaxed, ["base", "seed"]].itertuples(index=False, name=None))
+    doubled = [ri and beta == 0 and pair in plain for ri, beta, pair in zip(relaxed, frame.beta, zip(frame.base, frame.seed))]
+    return frame[~np.array(doubled, bool)]
 
 
 def rank(label: str) -> tuple:

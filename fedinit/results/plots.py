@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from fedinit.errors import InputError, unknown
 from fedinit.results.metrics import moving_average, select
-from fedinit.results.names import canonical, display_name, rank, split_label
+from fedinit.results.names import canonical, display_name, rank, with_beta
 from fedinit.results.style import COLUMN, PAGE, beta_color, look, save, use_style
 
 __all__ = ["COLUMN", "PAGE", "accuracy_curves", "bar_seconds", "divergence_curves", "look", "noise_panels", "partition_bubbles",
@@ -33,7 +33,7 @@ def accuracy_curves(frame: pd.DataFrame, by: str = "label", filter_width: int = 
     """
     with use_style():
         ax = _curves(frame, "test_accuracy", by, filter_width, 100, ax)
-        ax.set_ylabel("test accuracy (%)" + (f", mean of {filter_width} evaluations" if filter_width > 1 else ""))
+        ax.set_ylabel("test accuracy (%)" + (f"\nmean of {filter_width} evaluations" if filter_width > 1 else ""))
         return _finish_curves(ax)
 
 
@@ -68,7 +68,7 @@ def _curves(frame, column, by, filter_width, scale, ax):
         mean = table.mean(axis=1)
         # markers only tell lines apart in print without colour: a few, staggered, are enough
         every = max(1, len(mean) // 5)
-        start = len(ax._ends) * every // 4 % every
+        start = (every // 2 + len(ax._ends) * every // 5) % every
         ax.plot(mean.index, mean, lw=1.2 if several else 0.9, markevery=(start, every), label=text, **style)
         if several:
             ax.fill_between(mean.index, table.min(axis=1), table.max(axis=1), color=style["color"], alpha=0.18, lw=0)
@@ -86,12 +86,10 @@ def _groups(frame, by):
         return sorted(frame.groupby(frame.label.map(canonical)), key=lambda item: rank(item[0]))
     if by != "beta":
         raise unknown("by", by, ("label", "beta"))
-    relaxed = [split_label(label)[1] for label in frame.label]
-    beta = frame.beta.where(relaxed, 0.0)  # a method without RI is its own β = 0
-    # where both a run without RI and its β = 0 twin are there, they are the same curve: one is enough
-    frame = frame.assign(_beta=beta, _ri=relaxed).sort_values("_ri", kind="stable")
-    first = frame.groupby(["label" if "seed" not in frame else "seed", "_beta"]).key.transform("first") if "seed" in frame else frame.key
-    return list(frame[frame.key == first].groupby("_beta"))
+    frame = with_beta(frame)
+    if frame.base.nunique() > 1:
+        raise InputError(f"by = 'beta' needs one base method, not {sorted(frame.base.unique())}; draw one panel for each.")
+    return list(frame.groupby("beta"))
 
 
 def _finish_curves(ax):
@@ -103,16 +101,19 @@ def _finish_curves(ax):
     to_axes = ax.transAxes.inverted()
     x, y = np.array([to_axes.transform(ax.transData.transform(end[:2])) for end in ends]).T
     gap = 9.5 * fig.dpi / 72 / ax.get_window_extent().height  # one line of 7-point text, in axes heights
-    for end, x0, y0, y1 in zip(ends, x, y, spread(y, gap)):
-        ax.annotate(end[2], (x0, y0), (1.06, y1), xycoords="axes fraction", textcoords="axes fraction", color=end[3], fontsize=7,
-                    va="center", annotation_clip=False, arrowprops={"arrowstyle": "-", "color": end[3], "lw": 0.5, "shrinkA": 1, "shrinkB": 1})
+    for (_, _, text, color), x0, y0, y1 in zip(ends, x, y, spread(y, gap, 0.02, 0.98)):
+        leader = {"arrowstyle": "-", "color": color, "lw": 0.5, "shrinkA": 0, "shrinkB": 1, "relpos": (0, 0.5), "ls": "-" if x0 > 0.95 else ":"}
+        ax.annotate(text, (x0, y0), (1.07, y1), xycoords="axes fraction", textcoords="axes fraction", color=color, fontsize=7,
+                    va="center", annotation_clip=False, arrowprops=leader)
     return ax
 
 
-def spread(y: np.ndarray, gap: float) -> np.ndarray:
-    """The positions nearest to `y` (least squares, order kept) that are at least `gap` apart; shape (n,) → (n,).
+def spread(y: np.ndarray, gap: float, low: float = -np.inf, high: float = np.inf) -> np.ndarray:
+    """The positions nearest to `y` (least squares, order kept) that are at least `gap` apart and, if they fit, within [low, high];
+    shape (n,) → (n,).
 
-    Subtracting k · gap from the k-th smallest turns "at least gap apart" into "not decreasing": isotonic regression by pooling.
+    Subtracting k · gap from the k-th smallest turns "at least gap apart" into "not decreasing": isotonic regression by pooling,
+    whose solution may be clipped to bounds and stays optimal.
     """
     order = np.argsort(y, kind="stable")
     pools = []  # [sum, count] of neighbours that share a value
@@ -123,7 +124,9 @@ def spread(y: np.ndarray, gap: float) -> np.ndarray:
             pools[-1][0] += total
             pools[-1][1] += count
     out = np.empty(len(y))
-    out[order] = np.concatenate([np.full(count, total / count) for total, count in pools]) + gap * np.arange(len(y))
+    level = np.concatenate([np.full(count, total / count) for total, count in pools])
+    top = max(high - gap * (len(y) - 1), low) if np.isfinite(low) else high - gap * (len(y) - 1)
+    out[order] = np.clip(level, low, top) + gap * np.arange(len(y))
     return out
 
 
@@ -162,9 +165,9 @@ def sensitivity(summary: pd.DataFrame, x: str = "beta", ax: Axes | None = None) 
                 ax.plot(v, 0.05, "X", color=style["color"], ms=6, mec="white", mew=0.5, transform=ax.get_xaxis_transform(), zorder=5)
         if x == "local_epochs":
             ax.set_xscale("log")
-            ax.xaxis.set_major_locator(FixedLocator(values))
-            ax.xaxis.set_minor_locator(NullLocator())
-            ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+            _ticks_at(ax, values)
+        else:
+            ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}".replace("-", "−")))
         ax.set_xlim(back(edges[0]), back(edges[-1]))
         low, high = ax.get_ylim()
         ax.set_ylim(low - 0.12 * (high - low) * bool(failed), high)  # room for the crosses
@@ -226,6 +229,7 @@ def partition_bubbles(histograms: Mapping[str, np.ndarray], clients: int = 20, a
             client, label = np.nonzero(counts)
             axis.scatter(client, label, s=counts[client, label] / largest * cell**2, color="#0072B2", alpha=0.75, lw=0)
             axis.set(xlim=(-0.8, counts.shape[0] - 0.2), ylim=(-0.8, counts.shape[1] - 0.2), title=name, xlabel="client")
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
             axis.set_yticks(range(0, counts.shape[1], max(1, counts.shape[1] // 10)))
         axes[0].set_ylabel("class")
         axes[-1].set_title(f"largest: {int(largest)} samples", loc="right", fontsize=7, color="0.4")
@@ -270,39 +274,40 @@ def descend(start, optimum, curvature, eta: float, steps: int) -> np.ndarray:
 
 #: Two clients in two dimensions: (optimum, curvature matrix). Chosen so that the picture is readable; the paths are computed.
 _CLIENTS = tuple((np.array(optimum), np.array(curvature)) for optimum, curvature in (
-    ((-2.0, 0.5), ((1.0, 0.35), (0.35, 0.6))), ((2.0, 0.4), ((1.0, -0.35), (-0.35, 0.6)))))
+    ((-2.1, 0.75), ((0.9, 0.3), (0.3, 0.5))), ((2.1, 0.65), ((0.9, -0.3), (-0.3, 0.5)))))
 
 
 def schematic(beta: float = 0.5, ax=None) -> Figure:
     """RI in two dimensions: two clients with elliptical objectives, one round from w^t without RI (left) and with it (right).
 
-    Everything drawn is computed: last_i ends client i's round t − 1 from one common w^{t−1}; w^t is their mean; round t runs gradient
-    descent from w^t, or from the relaxed start w^t + β (w^t − last_i). The dotted bar is the distance between the clients' new models.
-    `ax`: two Axes.
+    Everything drawn is computed: last_i (open squares) ends client i's round t − 1 from one common w^{t−1}; w^t (black) is their mean;
+    round t runs gradient descent from w^t, or from the relaxed start w^t + β (w^t − last_i) (open circles), to the new local models (filled
+    squares), whose mean is w^{t+1} (diamond). The dotted line joins the new local models; its length is in the title. `ax`: two Axes.
     """
-    eta, steps = 0.12, 6
+    eta, steps, box = 0.12, 11, ((-3.2, 3.2), (-1.95, 1.6))
+    colors, words = ("#0072B2", "#009E73"), {"fontsize": 7, "color": "0.1", "ha": "center"}
     with use_style():
         if ax is None:
-            _, ax = plt.subplots(1, 2, figsize=(PAGE, 2.75), sharex=True, sharey=True)
+            _, ax = plt.subplots(1, 2, figsize=(PAGE, 2.2), sharex=True, sharey=True)
         left, right = ax
-        previous = np.array([0.0, -2.4])
-        last = [descend(previous, *client, eta, steps)[-1] for client in _CLIENTS]
+        last = [descend((0.0, -2.3), *client, eta, steps)[-1] for client in _CLIENTS]
         w = np.mean(last, axis=0)
-        x, y = np.meshgrid(np.linspace(-3.1, 3.1, 200), np.linspace(-2.35, 1.25, 150))
+        x, y = np.meshgrid(np.linspace(*box[0], 200), np.linspace(*box[1], 120))
         for axis, b in ((left, 0.0), (right, beta)):
             ends = []
-            for i, ((optimum, curvature), mine) in enumerate(zip(_CLIENTS, last)):
-                color = ("#0072B2", "#009E73")[i]
+            for (optimum, curvature), mine, color, side, i in zip(_CLIENTS, last, colors, (-1, 1), (1, 2)):
                 delta = np.stack([x - optimum[0], y - optimum[1]], -1)
-                axis.contour(x, y, np.einsum("...i,ij,...j->...", delta, curvature, delta) / 2, levels=[0.06, 0.25, 0.6, 1.2, 2.1], colors=color, alpha=0.28, linewidths=0.6)
+                loss = np.einsum("...i,ij,...j->...", delta, curvature, delta) / 2
+                axis.contour(x, y, loss, levels=[0.05, 0.2, 0.5, 1.0, 1.8], colors=color, alpha=0.25, linewidths=0.6)
                 axis.plot(*optimum, "+", color=color, ms=6, mew=1.2)
+                axis.annotate(f"optimum of client {i}", optimum, (0, 5), textcoords="offset points", **{**words, "color": color})
                 start = w + b * (w - mine)
                 path = descend(start, optimum, curvature, eta, steps)
                 ends.append(path[-1])
                 axis.plot(*mine, "s", mfc="white", mec=color, ms=4.5, zorder=4)
+                axis.annotate(rf"$last_{i}$", mine, (7 * side, -3), textcoords="offset points", **{**words, "color": color, "ha": "right" if side < 0 else "left"})
                 if b:
-                    axis.annotate("", start, mine, arrowprops={"arrowstyle": "-|>,head_width=.15,head_length=.3", "color": "#D55E00", "lw": 0.9,
-                                                               "ls": (0, (3, 1.5)), "shrinkA": 3, "shrinkB": 2})
+                    axis.plot(*np.array([mine, start]).T, color="#D55E00", lw=0.9, ls=(0, (3, 1.5)), zorder=2)
                     axis.plot(*start, "o", mfc="white", mec="#D55E00", ms=4.5, zorder=4)
                 axis.plot(*path.T, "-", color=color, lw=1.2, marker=".", ms=3)
                 axis.plot(*path[-1], "s", color=color, ms=4.5, zorder=4)
@@ -310,8 +315,12 @@ def schematic(beta: float = 0.5, ax=None) -> Figure:
             axis.plot(*np.array(ends).T, ":", color="0.3", lw=0.9)
             axis.plot(*w, "o", color="0.1", ms=5, zorder=5)
             axis.plot(*new, "D", color="0.1", ms=4.5, zorder=5)
-            axis.set_title(f"without RI: end models {apart:.2f} apart" if not b else rf"with RI, $\beta$ = {b:g}: {apart:.2f} apart")
-            axis.set(aspect="equal", xlim=(-3.1, 3.1), ylim=(-2.35, 1.25), xticks=[], yticks=[])
+            axis.annotate("$w^t$", w, (0, -13), textcoords="offset points", **words)
+            axis.annotate("$w^{t+1}$", new, (0, 6), textcoords="offset points", **words)
+            if b:
+                axis.annotate(r"starts $w^t + \beta\,(w^t - last_i)$", w, (0, -24), textcoords="offset points", **{**words, "color": "#D55E00"})
+            axis.set_title(f"without RI: new local models {apart:.2f} apart" if not b else rf"with RI, $\beta$ = {b:g}: {apart:.2f} apart")
+            axis.set(aspect="equal", xlim=box[0], ylim=box[1], xticks=[], yticks=[])
             axis.grid(False)
             axis.spines[:].set_visible(False)
         return left.figure
@@ -324,14 +333,15 @@ def stability_lines(betas=(0.05, 0.1, 0.2, 0.5), c_lipschitz: float = 0.1, steps
     steps = np.unique(np.geomspace(1, 1000, 60).round()) if steps is None else np.asarray(steps, float)
     with use_style():
         ax = ax or _axes(COLUMN, 2.2)
-        ax._ends = []
-        for beta in betas:
+        for beta, depth in zip(betas, np.linspace(0.45, 0.95, len(betas))):
             factor = stability_factor(beta, 1.0, steps, c_lipschitz)
-            color = plt.get_cmap("Oranges")(0.4 + 0.55 * list(betas).index(beta) / max(1, len(betas) - 1))
+            color = plt.get_cmap("Oranges")(depth)
             ax.plot(steps, factor, color=color)
-            ax._ends.append((steps[0], factor[0], rf"$\beta$ = {beta:g}", color))
+            ax.annotate(rf"$\beta$ = {beta:g}", (steps[0], factor[0]), (3, -3), textcoords="offset points", va="top", fontsize=7, color=color)
         ax.axhline(1, color="0.3", lw=0.8, ls=(0, (2, 2)))
-        ax.set(xscale="log", xlim=(steps[0], steps[-1]), xlabel="local steps K", ylabel=f"stability bound with RI / without (cL = {c_lipschitz:g})")
+        ax.set_ylim(bottom=ax.get_ylim()[0] - 0.03)  # room for the lowest label
+        ax.text(0.98, 0.04, f"cL = {c_lipschitz:g}", transform=ax.transAxes, ha="right", fontsize=7, color="0.35")
+        ax.set(xscale="log", xlim=(steps[0], steps[-1]), xlabel="local steps K", ylabel="bound with RI / without")
         return ax
 
 
@@ -349,8 +359,16 @@ def rate_lines(curves: pd.DataFrame, ax: Axes | None = None) -> Axes:
             first = points.iloc[0]
             ax.plot(points["T"], first["value"] * (points["T"] / first["T"]) ** first["bound"], color=color, lw=0.8, ls=(0, (3, 2)))
             ax._ends.append((points["T"].iloc[-1], points["value"].iloc[-1], quantity, color))
-        ax.set(xscale="log", yscale="log", xlabel="rounds T")
+        ax.set(xscale="log", yscale="log", xlabel="rounds T", ylabel="measured (dashed: theorem's slope)")
+        _ticks_at(ax, np.unique(curves["T"]))
         return _finish_curves(ax)
+
+
+def _ticks_at(ax: Axes, values) -> None:
+    """Ticks of the log x axis exactly at `values`, written in full."""
+    ax.xaxis.set_major_locator(FixedLocator(values))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
 
 
 def _axes(width: float, height: float) -> Axes:

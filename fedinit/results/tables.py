@@ -48,6 +48,11 @@ def value_table(summary: pd.DataFrame, value: str, rows: str = "label", columns:
     if best not in ("high", "low"):
         raise unknown("best", best, ("high", "low"))
     summary, columns = _with_setup(summary, columns), list(columns)
+    return _assemble(_numbers(summary, value, rows, columns, scale, digits), rows, columns, best, caption)
+
+
+def _numbers(summary: pd.DataFrame, value: str, rows: str, columns: list[str], scale: float, digits: int) -> pd.DataFrame:
+    """One row a cell: its keys, mean, std, n, runs, diverged and its text."""
     for name in (value, rows, *columns):
         if name not in summary:
             raise unknown("column", name, summary.columns)
@@ -60,7 +65,7 @@ def value_table(summary: pd.DataFrame, value: str, rows: str = "label", columns:
         numbers.append(dict(zip([rows, *columns], keys, strict=True)) | {
             "mean": mean, "std": std, "n": n, "runs": len(cell), "diverged": int(cell.diverged.sum()),
             "text": _cell(cell, mean, std, n, digits)})
-    return _assemble(pd.DataFrame(numbers), rows, columns, best, caption)
+    return pd.DataFrame(numbers)
 
 
 def plugin_table(summary: pd.DataFrame, columns: Sequence[str] = SETUP_COLUMNS, caption: str = "") -> Table:
@@ -69,24 +74,22 @@ def plugin_table(summary: pd.DataFrame, columns: Sequence[str] = SETUP_COLUMNS, 
     summary, columns = _with_setup(summary, columns), list(columns)
     parts = [split_label(label) for label in summary.label]
     summary = summary.assign(base=[base for base, _ in parts], variant=["+RI" if ri else "-" for _, ri in parts])
-    plain = accuracy_table(summary, "base", [*columns, "variant"])
+    keys = [*columns, "variant"]
+    plain = _numbers(summary, "accuracy", "base", keys, 100, 1)
     gains = []
-    for keys, cell in summary.groupby(["base", *columns], sort=False):
+    for group, cell in summary.groupby(["base", *columns], sort=False):
         pair = paired(cell[cell.variant == "+RI"], cell[cell.variant == "-"])
         text = f"{100 * pair.mean:+.1f}" + (f" ± {100 * pair.std:.1f}" if pair.n > 1 else "") if pair.n else EM_DASH
-        gains.append(dict(zip(["base", *columns], keys, strict=True)) | {
+        gains.append(dict(zip(["base", *columns], group, strict=True)) | {
             "variant": "Δ", "mean": 100 * pair.mean, "std": 100 * pair.std, "n": pair.n, "runs": pair.n + pair.lost,
             "diverged": pair.lost, "text": text.replace("-", "−")})
-    numbers = pd.concat([plain.numbers, pd.DataFrame(gains)], ignore_index=True)
-    table = _assemble(numbers, "base", [*columns, "variant"], "high", caption)
+    table = _assemble(pd.concat([plain, pd.DataFrame(gains)], ignore_index=True), "base", keys, "high", caption)
     best = table.best & False
-    for column in table.text.columns:
-        if column[-1] == "Δ":
-            continue
+    for column in best.columns[best.columns.get_level_values(-1) != "Δ"]:
         twin = (*column[:-1], "-" if column[-1] == "+RI" else "+RI")
-        mine, other = (_means(numbers, "base", [*columns, "variant"], c).reindex(table.text.index) for c in (column, twin))
+        mine, other = (_means(table.numbers, "base", keys, c).reindex(best.index) for c in (column, twin))
         best[column] = mine > other
-    return Table(table.text, best, numbers, caption)
+    return Table(table.text, best, table.numbers, caption)
 
 
 def to_html(table: Table) -> str:
@@ -96,7 +99,7 @@ def to_html(table: Table) -> str:
             {"selector": "td", "props": "text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums"},
             {"selector": "th", "props": "text-align: left; white-space: nowrap"},
             {"selector": "caption", "props": "caption-side: top; text-align: left; padding-bottom: .5em"}])
-    return style.format(html.escape).to_html(table_uuid="t")
+    return style.format(escape="html").format_index(escape="html").format_index(escape="html", axis=1).to_html(table_uuid="t")
 
 
 def to_latex(table: Table, label: str = "") -> str:

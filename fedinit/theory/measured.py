@@ -96,13 +96,13 @@ def decaying_eta(rounds: int, steps: int, c: float = 0.5) -> np.ndarray:
 def stability_curves(betas=(-0.1, 0.0, 0.05, 0.1, 0.2), steps=(1, 5, 20), rounds: int = 100, seeds: int = 5, runs: int = 32,
                      aggregate: str = "end") -> pd.DataFrame:
     """Measured E‖w^t − w̃^t‖ (mean over runs and the last half of the rounds) for each β and K beside Theorem 12's factor:
-    columns beta, K, seed, distance, ratio (to β = 0 of the same seed), factor (with c = 0.5, L = 1)."""
+    columns beta, K, seed, distance, ratio (to β = 0 of the same seed; NaN if no run met the replaced sample), factor (with c = 0.5, L = 1)."""
     rows = []
     for k in steps:
         eta = decaying_eta(rounds, k)
         for seed in range(seeds):
             distance = {b: _late(make_problem(seed, C, S), rounds, k, N, eta, b, seed, runs, aggregate=aggregate) for b in {*betas, 0.0}}
-            rows += [(b, k, seed, distance[b], distance[b] / distance[0.0], float(rates.stability_factor(b, 0.5, k, 1.0))) for b in betas]
+            rows += [(b, k, seed, distance[b], distance[b] / distance[0.0] if distance[0.0] else np.nan, float(rates.stability_factor(b, 0.5, k, 1.0))) for b in betas]
     return pd.DataFrame(rows, columns=["beta", "K", "seed", "distance", "ratio", "factor"])
 
 

@@ -30,11 +30,11 @@ def make_frame(*runs):
     return pd.concat([make_run(**run) for run in runs], ignore_index=True)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run():
     return make_run
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def frame():
     return make_frame

@@ -1,0 +1,166 @@
+"""What the ledger looks at, and the questions its rules ask of it: which runs, which pairs, how much larger, how sure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from fedinit.results.metrics import Paired, moving_average, paired, select
+from fedinit.results.names import canonical, display_name, with_beta
+from fedinit.results.published import EM_DASH
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the ledger may look at; every part may be empty (None).
+
+    summary: `summarise` of the runs of Tables 4 to 8, one β per method and setup (with a target for C2).
+    epochs, beta: summaries of the two sweeps of Figure 1 (varying local_epochs; varying beta).
+    curves: the tidy frame of Figure 2's runs (FedAvg and SCAFFOLD, several β), also used for M1.
+    costs: one row a method: label, communication (vectors sent a client and round, both ways), gradients (a local step),
+        stored (vectors kept on a client).
+    theory: `fedinit.theory.findings()`: claim, quantity, measured, spread, seeds, bound, holds.
+    """
+
+    summary: pd.DataFrame | None = None
+    epochs: pd.DataFrame | None = None
+    beta: pd.DataFrame | None = None
+    curves: pd.DataFrame | None = None
+    costs: pd.DataFrame | None = None
+    theory: pd.DataFrame | None = None
+
+    def need(self, name: str) -> pd.DataFrame:
+        frame = getattr(self, name)
+        if frame is None or frame.empty:
+            raise NotTested(f"no runs for it ({name})")
+        return frame
+
+
+@dataclass
+class NotTested(Exception):
+    """Raised inside a judge: the claim cannot be judged from this evidence; `measured` is what was seen all the same."""
+
+    reason: str
+    measured: str = EM_DASH
+    seeds: int = 0
+    spread: str = EM_DASH
+
+
+def larger(difference: Paired, runs: pd.DataFrame):
+    """The general rule for an accuracy difference in fractions; reported in points."""
+    if difference.n == 0:
+        raise NotTested("no pair of runs that both ran to the end", seeds=0) if difference.lost == 0 else NotTested(
+            f"{difference.lost} pairs without a difference: one of the two diverged")
+    seeds = difference.differences.reset_index().seed.nunique() if "seed" in difference.differences.index.names else difference.n
+    holds = (difference.low if difference.n >= 3 else difference.mean) > 0
+    spread = "one pair" if difference.n == 1 else (
+        f"± {100 * difference.std:.2f}; 95 % interval {points(difference.low, '')} to {points(difference.high)} (n = {difference.n})")
+    note = [f"{difference.lost} pairs lost to divergence"] * (difference.lost > 0) + [scale(runs)]
+    note = ["one seed: the sign only" if difference.n == 1 else "two pairs: the sign only"] * (difference.n < 3) + note
+    return holds, points(difference.mean), seeds, spread, "; ".join(filter(None, note))
+
+
+def gain(runs: pd.DataFrame, treatment: str, baseline: str, across=()) -> Paired:
+    """treatment − baseline, paired by seed and setup; `across` names columns that are not part of the pairing."""
+    return paired(select(runs, treatment), select(runs, baseline), [c for c in PAIR if c not in across])
+
+
+PAIR = ("seed", "data", "model", "clients", "cohort_size", "dirichlet")
+
+
+def drop(runs: pd.DataFrame, label: str) -> Paired:
+    """Accuracy at 10 % minus accuracy at 5 % participation, per seed and D_r."""
+    high, low = (where(select(runs, label), share=s) for s in (0.1, 0.05))
+    return paired(high, low, ["seed", "data", "model", "dirichlet"])
+
+
+def difference_of(first: Paired, second: Paired) -> Paired:
+    """The difference of two paired differences, matched by what indexes both."""
+    a, b = (p.differences.rename("accuracy").reset_index() for p in (first, second))
+    out = paired(a.assign(label="first"), b.assign(label="second"), [c for c in a if c != "accuracy"])
+    return Paired(out.differences, out.mean, out.std, out.n, out.low, out.high, first.lost + second.lost)
+
+
+def where(runs: pd.DataFrame, share: float | None = None, dirichlet: float | None = None) -> pd.DataFrame:
+    keep = pd.Series(True, runs.index)
+    if share is not None:
+        keep &= np.isclose(runs.cohort_size / runs.clients, share)
+    if dirichlet is not None:
+        keep &= np.isclose(runs.dirichlet.astype(float), dirichlet)
+    if not keep.any():
+        raise NotTested(" and ".join([f"{share:.0%} participation"] * (share is not None) + [f"D_r = {dirichlet:g}"] * (dirichlet is not None))
+                        + " was not run")
+    return runs[keep]
+
+
+def on_data(runs: pd.DataFrame, data: str, result):
+    """`result` if the runs used the claim's data; otherwise the claim is not tested, and what was measured is told all the same."""
+    used = sorted(map(str, runs.data.unique()))
+    pattern = {"cifar10": r"cifar-?10(?!0)", "cifar100": r"cifar-?100", "cifar": r"cifar"}[data]
+    if all(re.search(pattern, name.lower()) for name in used):
+        return result
+    raise NotTested(f"on {', '.join(used)}, not on {data}; {'the rule would hold' if result[0] else 'the rule would fail'} there", *result[1:4])
+
+
+def scale(runs: pd.DataFrame) -> str:
+    parts = [f"{name} {', '.join(f'{v}' for v in sorted(runs[column].dropna().unique()))}"
+             for name, column in (("model", "model"), ("width", "width"), ("rounds", "rounds")) if column in runs and runs[column].notna().any()]
+    return ", ".join(parts)
+
+
+def twins(labels) -> list[tuple[str, str]]:
+    """(base, base with RI) for every method that is there both ways."""
+    here = list(dict.fromkeys(labels))
+    return [(base, ri) for base in here for ri in [canonical(f"{base}+ri")] if ri in here and ri != base]
+
+
+def costs_by_method(evidence: Evidence) -> pd.DataFrame:
+    costs = evidence.need("costs")
+    return costs.set_index(costs.label.map(canonical))
+
+
+def time_ratios(summary: pd.DataFrame, methods) -> dict[str, pd.Series]:
+    """Seconds a round over FedAvg's of the same seed and setup, per method."""
+    out = {}
+    for method in methods:
+        both = select(summary, method).merge(select(summary, "fedavg"), on=[c for c in PAIR if c in summary], suffixes=("", "_fedavg"))
+        if both.empty:
+            raise NotTested(f"{display_name(method)} and FedAvg were not run in one setup")
+        out[method] = both.seconds_per_round / both.seconds_per_round_fedavg
+    return out
+
+
+def ends_by_beta(evidence: Evidence) -> pd.DataFrame:
+    """One row a run of Figure 2: base, beta, seed, data and means over the last tenth of the rounds; a diverged run has accuracy 0, Δ^t ∞."""
+    frame = with_beta(evidence.need("curves"))
+    tail = frame[frame["round"] > 0.9 * frame.groupby("key")["round"].transform("max")]
+    out = tail.groupby(["base", "beta", "seed", "data", "key"], as_index=False)[["test_accuracy", "divergence_all", "divergence_active"]].mean()
+    out = out.rename(columns={"test_accuracy": "accuracy"})
+    diverged = out.key.map(frame.groupby("key").diverged.max()).astype(bool)
+    out.loc[diverged, ["accuracy", "divergence_all", "divergence_active"]] = 0.0, np.inf, np.inf
+    return out
+
+
+def early(run: pd.DataFrame) -> tuple[float, float, float]:
+    """(std of the changes of log Δ^t, largest fall of the smoothed accuracy, its rise) in the first fifth of the rounds."""
+    run = run.sort_values("round")
+    run = run[run["round"] <= max(5, run["round"].max() / 5)]
+    accuracy = run.test_accuracy.dropna().to_numpy()
+    smooth = moving_average(accuracy, min(5, len(accuracy)))
+    return (float(np.diff(np.log(run.divergence_all)).std()), float((np.maximum.accumulate(smooth) - smooth).max()), float(smooth[-1] - smooth[0]))
+
+
+def points(fraction: float, unit: str = " points") -> str:
+    return f"{100 * fraction:+.2f}{unit}".replace("-", "−")
+
+
+def span(values, unit: str = "") -> str:
+    values = np.asarray(values, dtype=float)
+    return f"{values.min():.2f} to {values.max():.2f}{unit}" if values.size > 1 else "one value"
+
+
+def few(seeds: int) -> str:
+    return {1: "one seed", 2: "two seeds"}.get(seeds, "")

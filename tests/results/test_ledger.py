@@ -1,0 +1,157 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedinit.errors import InputError
+from fedinit.results import ledger as L
+from fedinit.results import metrics
+from fedinit.results.published import CLAIMS
+
+SEVEN = {"fedavg": 0.48, "fedadam": 0.49, "fedsam": 0.485, "scaffold": 0.52, "feddyn": 0.515, "fedcm": 0.50, "fedinit": 0.56}
+SECONDS = {"fedavg": 2.0, "fedadam": 2.02, "fedsam": 4.0, "scaffold": 2.5, "feddyn": 2.6, "fedcm": 2.4, "fedinit": 2.01}
+
+
+def runs(seeds=3, data="cifar10", **change):
+    """All seven methods and SCAFFOLD + RI; FedAvg loses 2 points at 5 % and gains 5 at Dir-0.6, FedInit 0 and 3."""
+    out = []
+    for label, final in {**SEVEN, "scaffold+ri": 0.55, **change}.items():
+        for clients in (100, 200):
+            for d in (0.1, 0.6):
+                lower = {"fedinit": 0.0, "scaffold": 0.03}.get(label, 0.02) * (clients == 200)
+                easier = (0.03 if "init" in label else 0.05) * (d == 0.6)
+                out += [dict(label=label, seed=s, data=data, clients=clients, dirichlet=d, final=final - lower + easier + 0.01 * s + 0.001 * ((7 * s + len(label)) % 3),
+                             beta=0.1 if "ri" in label or "init" in label else np.nan, seconds=SECONDS.get(label, 2.6), rounds=30) for s in range(seeds)]
+    return out
+
+
+def judge(claim, **evidence):
+    return L.ledger(L.Evidence(**evidence), [claim])[0]
+
+
+def test_without_evidence_nothing_is_judged():
+    verdicts = L.ledger(L.Evidence())
+    assert [v.claim_id for v in verdicts] == [c.id for c in CLAIMS]
+    assert {v.verdict for v in verdicts} == {L.NOT_TESTED} and all(v.note for v in verdicts)
+
+
+@pytest.fixture(scope="module")
+def summary(frame):
+    return metrics.summarise(frame(*runs()), target=0.4)
+
+
+@pytest.mark.parametrize("claim", ["A1", "A2", "A4", "A5", "A6", "M3", "M4", "C1"])
+def test_claims_hold_where_the_data_were_made_to_agree(summary, claim):
+    verdict = judge(claim, summary=summary)
+    assert verdict.verdict == L.REPRODUCED, verdict
+    assert verdict.seeds >= 3 or claim == "C1"
+
+
+def test_a1_says_how_much_and_how_sure(summary):
+    """FedInit − FedAvg at 10%-100, Dir-0.1 was made 8 points apart, give or take 0.1 a seed."""
+    verdict = judge("A1", summary=summary)
+    assert verdict.measured.startswith("+7.") or verdict.measured.startswith("+8.")
+    assert "95 % interval" in verdict.spread and "width 16" in verdict.note
+
+
+def test_one_seed_gives_the_sign_only(frame):
+    verdict = judge("A1", summary=metrics.summarise(frame(*runs(1))))
+    assert verdict.verdict == L.REPRODUCED and verdict.seeds == 1 and "one seed" in verdict.note
+
+
+def test_an_interval_that_holds_zero_is_not_reproduced(frame):
+    """Differences +5, −1, +2 points: mean +2, but the interval is 2 ± 7.5."""
+    table = metrics.summarise(frame(*[dict(label=m, seed=s, rounds=2, beta=0.1) for m in ("fedavg", "fedinit") for s in range(3)]))
+    verdict = judge("A1", summary=table.assign(accuracy=[0.5, 0.5, 0.5, 0.55, 0.49, 0.52]))
+    assert verdict.verdict == L.NOT_REPRODUCED and verdict.measured == "+2.00 points"
+
+
+def test_other_data_do_not_test_the_claim_but_are_told(frame):
+    for data in ("synthetic:4000/1000", "cifar100"):
+        verdict = judge("A1", summary=metrics.summarise(frame(*runs(1, data))))
+        assert verdict.verdict == L.NOT_TESTED and data in verdict.note and "points" in verdict.measured
+
+
+def test_a3_needs_cifar100(frame, summary):
+    assert judge("A3", summary=summary).verdict == L.NOT_TESTED
+    assert judge("A3", summary=metrics.summarise(frame(*runs(3, "cifar100")))).verdict == L.REPRODUCED
+
+
+def test_failing_methods_are_named(frame):
+    verdict = judge("A5", summary=metrics.summarise(frame(*runs(**{"scaffold+ri": 0.50}))))
+    assert verdict.verdict == L.NOT_REPRODUCED and "SCAFFOLD −" in verdict.measured
+    assert judge("A4", summary=metrics.summarise(frame(*[r for r in runs(1) if r["label"] != "fedcm"]))).note == "not run: FedCM"
+
+
+def test_diverged_runs_are_counted_not_averaged(frame):
+    broken = [dict(r, diverged_at=9) if r["label"] == "fedinit" and r["seed"] else r for r in runs()]
+    verdict = judge("A1", summary=metrics.summarise(frame(*broken)))
+    assert verdict.seeds == 1 and "2 pairs lost to divergence" in verdict.note
+    assert judge("M4", summary=metrics.summarise(frame(*broken))).verdict == L.NOT_REPRODUCED
+
+
+def test_c2_compares_rounds_and_time(summary):
+    """FedInit's curve reaches 0.4 in the fewest rounds at FedAvg's speed; SCAFFOLD and FedDyn need fewer rounds than FedAvg."""
+    assert judge("C2", summary=summary).verdict == L.REPRODUCED
+    assert judge("C2", summary=summary.drop(columns="rounds_to_target")).verdict == L.NOT_TESTED
+
+
+def test_costs():
+    rows = {"fedavg": (2, 1, 0), "scaffold": (4, 1, 1), "fedcm": (4, 1, 0), "fedsam": (2, 2, 0), "feddyn": (2, 1, 1), "fedinit": (2, 1, 1), "fedcm+ri": (5, 1, 1)}
+    costs = pd.DataFrame([(k, *v) for k, v in rows.items()], columns=["label", "communication", "gradients", "stored"])
+    assert judge("C3", costs=costs).verdict == L.REPRODUCED
+    verdict = judge("M2", costs=costs)
+    assert verdict.verdict == L.NOT_REPRODUCED and verdict.measured == "FedCM + RI 1.25×"
+    assert judge("M2", costs=costs[costs.label != "fedcm+ri"]).verdict == L.REPRODUCED
+
+
+def test_m1_is_exact(frame, run):
+    plain, twin = run("scaffold", noise=0.01), run("scaffold", noise=0.01).assign(label="scaffold+ri", key="twin", beta=0.0)
+    assert judge("M1", curves=pd.concat([plain, twin])).verdict == L.REPRODUCED
+    twin.loc[3, "train_loss"] += 1e-12
+    assert judge("M1", curves=pd.concat([plain, twin])).verdict == L.NOT_REPRODUCED
+
+
+def test_sensitivity(frame):
+    """Best at K = 5 of 1, 5, 20: S1 holds; monotone: it fails. β = 0.3 diverges and 0.1, 0.2 beat 0: S2 holds; none diverges: not tested."""
+    def sweep(finals):
+        return metrics.summarise(frame(*[dict(label="fedinit", beta=0.1, local_epochs=k, final=f) for k, f in finals.items()]))
+
+    def beta(finals):  # a negative number: diverged
+        return metrics.summarise(frame(*[dict(label="fedinit", beta=b, final=abs(f), diverged_at=9 if f < 0 else None) for b, f in finals.items()]))
+
+    assert judge("S1", epochs=sweep({1: 0.4, 5: 0.5, 20: 0.45})).verdict == L.REPRODUCED
+    assert judge("S1", epochs=sweep({1: 0.4, 5: 0.5, 20: 0.55})).verdict == L.NOT_REPRODUCED
+    assert judge("S2", beta=beta({0: 0.5, 0.1: 0.55, 0.2: 0.52, 0.3: -0.1})).verdict == L.REPRODUCED
+    assert judge("S2", beta=beta({0: 0.5, 0.1: 0.55, 0.2: 0.05, 0.3: 0.6})).verdict == L.NOT_REPRODUCED
+    assert judge("S2", beta=beta({0: 0.5, 0.1: 0.55})).verdict == L.NOT_TESTED
+
+
+def curves(frame, effect, noise=0.0):
+    """Figure 2's runs; Δ^t is scaled by 10^(effect · β), accuracy grows with β."""
+    return frame(*[dict(label=base + "+ri" * (b != 0), beta=b if b else np.nan, seed=s, final=0.5 + b, divergence=5 * 10 ** (effect * b), noise=noise * (b > 0))
+                   for base in ("fedavg", "scaffold") for b in (-0.1, 0.0, 0.1) for s in range(2)])
+
+
+def test_divergence_claims(frame):
+    agree, contrary = curves(frame, -2), curves(frame, +2)
+    assert judge("D1", curves=agree).verdict == judge("D2", curves=agree).verdict == L.REPRODUCED
+    verdict = judge("D1", curves=contrary)
+    assert verdict.verdict == judge("D2", curves=contrary).verdict == L.NOT_REPRODUCED
+    assert "+9.92 points, Δ^t × 1.58 over all" in verdict.measured  # 10 (1 − mean exp(−t/12), t = 55…60); 10^(2 · 0.1) = 1.585
+    assert judge("D3", curves=curves(frame, -2, noise=0.01)).verdict in (L.REPRODUCED, L.NOT_REPRODUCED)
+
+
+def test_theory_rows_are_all_needed():
+    rows = pd.DataFrame({"claim": ["T17", "T17"], "quantity": ["a", "b"], "measured": [-1.0, 0.5], "spread": [0.1, 0.1], "seeds": 3,
+                         "bound": ["at most −1", "floor: 0"], "holds": [True, False]})
+    assert judge("T17", theory=rows).verdict == L.NOT_REPRODUCED
+    assert judge("T17", theory=rows[:1]).verdict == L.REPRODUCED and judge("T1", theory=rows).verdict == L.NOT_TESTED
+
+
+def test_the_table_and_the_rules(summary):
+    table = L.ledger_table(L.ledger(L.Evidence(summary=summary)))
+    assert list(table.columns) == ["claim", "published", "verdict", "measured", "spread", "seeds", "note"] and len(table) == len(CLAIMS)
+    assert set(table.verdict) <= {L.REPRODUCED, L.NOT_REPRODUCED, L.NOT_TESTED}
+    assert all(len(rule.__doc__) > 40 for rule in L.JUDGES.values())
+    with pytest.raises(InputError, match="claim"):
+        L.ledger(L.Evidence(), ["Z9"])

@@ -1,0 +1,98 @@
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedinit.errors import InputError
+from fedinit.results import metrics, tables
+from fedinit.results.names import METHODS, canonical, display_name, rank, split_label
+from fedinit.results.published import CLAIMS, EM_DASH, claim, readme_figures
+
+
+@pytest.fixture
+def summary(frame):
+    """FedAvg 50, 51, 52 % and FedInit 54, 55, 56 % at 10%-100; at 5%-200 FedAvg once (40 %), FedInit diverged in rounds 9 and 12."""
+    runs = [dict(label="fedavg", seed=s, rounds=2) for s in range(3)] + [dict(label="fedinit", beta=0.1, seed=s, rounds=2) for s in range(3)]
+    runs += [dict(label="fedavg", clients=200, rounds=2)] + [dict(label="fedinit", beta=0.1, seed=s, clients=200, diverged_at=r) for s, r in ((0, 9), (1, 12))]
+    return metrics.summarise(frame(*runs)).assign(accuracy=[0.50, 0.51, 0.52, 0.54, 0.55, 0.56, 0.40, np.nan, np.nan])
+
+
+def test_accuracy_table_cells(summary):
+    """Means 51 and 55, sample std 1.0 each; a single seed has no ±; a diverged cell names its rounds and is never bold."""
+    table = tables.accuracy_table(summary)
+    assert list(table.text.index) == ["FedAvg", "FedInit"]
+    assert list(table.text.columns) == [("10%-100", "Dir-0.1"), ("5%-200", "Dir-0.1")]
+    assert table.text.values.tolist() == [["51.0 ± 1.0", "40.0"], ["55.0 ± 1.0", "diverged (9–12)"]]
+    assert table.best.values.tolist() == [[False, True], [True, False]]
+
+
+def test_what_was_not_run_is_a_dash_and_partial_divergence_is_told(summary):
+    part = summary.copy()
+    part.loc[part.index[5], ["accuracy", "diverged", "diverged_round"]] = [np.nan, True, 2]
+    table = tables.accuracy_table(part[~((part.label == "fedavg") & (part.clients == 200))])
+    assert table.text.iloc[0, 1] == EM_DASH
+    assert table.text.iloc[1, 0] == "54.5 ± 0.7 (1 of 3 diverged)" and not table.best.iloc[1, 0]
+
+
+def test_never_reached_is_said(frame):
+    runs = metrics.summarise(frame(dict(), dict(seed=1)), target=0.99)
+    assert tables.value_table(runs, "rounds_to_target").text.iloc[0, 0] == "not reached"
+
+
+def test_plugin_table_pairs_by_seed(summary):
+    """SCAFFOLD 50, 52 and with RI 53, 54: differences 3, 2, so Δ = +2.5 ± 0.7 (std of 2, 3), while the means differ by 2.5 too."""
+    runs = summary[:4].assign(label=["scaffold", "scaffold", "scaffold+ri", "scaffold+ri"], seed=[0, 1, 0, 1], accuracy=[0.50, 0.52, 0.53, 0.54])
+    table = tables.plugin_table(runs)
+    assert table.text.loc["SCAFFOLD"].tolist() == ["51.0 ± 1.4", "53.5 ± 0.7", "+2.5 ± 0.7"]
+    assert [c[-1] for c in table.text.columns] == ["-", "+RI", "Δ"]
+    assert table.best.loc["SCAFFOLD"].tolist() == [False, True, False]
+
+
+def test_renderings_hold_the_same_cells(summary):
+    table = tables.accuracy_table(summary, caption="Accuracy, 100 % of it")
+    html = tables.to_html(table)
+    assert table._repr_html_() == html and html.count("font-weight: bold") == 1 and "55.0 ± 1.0" in html
+    latex = tables.to_latex(table, "tab:x")
+    assert r"\toprule" in latex and r"\textbf{55.0 $\pm$ 1.0}" in latex and r"10\%-100" in latex and r"\label{tab:x}" in latex
+    numbers = pd.read_csv(io.StringIO(tables.to_csv(table)))
+    assert {"mean", "std", "n", "diverged"} <= set(numbers) and numbers["mean"].max() == pytest.approx(55)
+    assert numbers.diverged.sum() == 2
+
+
+def test_html_escapes_what_a_user_named():
+    runs = pd.DataFrame({"label": ["<b>x"], "accuracy": [0.5], "diverged": [False], "diverged_round": [np.nan], "g": ["a&b"]})
+    assert "<b>x" not in tables.to_html(tables.accuracy_table(runs, columns=["g"]))
+
+
+def test_unknown_column_and_empty_summary(summary):
+    with pytest.raises(InputError, match="column"):
+        tables.value_table(summary, "acuracy")
+    with pytest.raises(InputError, match="no rows"):
+        tables.accuracy_table(summary[:0])
+
+
+def test_partitions_without_a_dirichlet_coefficient_are_named(summary):
+    assert tables.accuracy_table(summary[:1].assign(partition="iid")).text.columns[0] == ("10%-100", "iid")
+
+
+@pytest.mark.parametrize("label, name", [
+    ("fedinit", "FedInit"), ("fedavg+ri", "FedInit"), ("scaffold+ri", "SCAFFOLD + RI"), ("fedavg+sam", "FedSAM"), ("fedsam+ri", "FedSAM + RI"),
+    ("fedcm+sam+ri", "MoFedSAM + RI"), ("mine", "mine"), ("Mine+ri", "Mine + RI")])
+def test_display_names(label, name):
+    assert display_name(label) == name
+
+
+def test_names_are_one_to_one():
+    assert len({canonical(label) for label in METHODS}) == len(METHODS) == len({display_name(label) for label in METHODS})
+    assert split_label("fedinit") == ("fedavg", True)
+    assert sorted(["scaffold+ri", "mine", "fedavg", "scaffold"], key=rank) == ["fedavg", "scaffold", "scaffold+ri", "mine"]
+
+
+def test_published_numbers_are_only_the_known_ones():
+    assert len(CLAIMS) == 27 and len({one.id for one in CLAIMS}) == 27
+    assert claim("A1").published == "+3.42 points" and claim("A4").published == EM_DASH
+    figures = readme_figures()
+    assert len(figures) == 10 and figures.source.str.contains("not the paper's").all()
+    with pytest.raises(InputError, match="A1"):
+        claim("A11")
