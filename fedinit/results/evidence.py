@@ -19,7 +19,7 @@ class Evidence:
 
     summary: `summarise` of the runs of Tables 4 to 8, one β per method and setup (with a target for C2).
     epochs, beta: summaries of the two sweeps of Figure 1 (varying local_epochs; varying beta).
-    curves: the tidy frame of Figure 2's runs (FedAvg and SCAFFOLD, several β), also used for M1.
+    curves: the tidy frame of Figure 2's runs in one setup (FedAvg and SCAFFOLD, several β), also used for M1.
     costs: one row a method: label, communication (vectors sent a client and round, both ways), gradients (a local step),
         stored (vectors kept on a client).
     theory: `fedinit.theory.findings()`: claim, quantity, measured, spread, seeds, bound, holds.
@@ -52,12 +52,18 @@ class NotTested(Exception):
 def larger(difference: Paired, runs: pd.DataFrame):
     """The general rule for an accuracy difference in fractions; reported in points."""
     if difference.n == 0:
-        raise NotTested("no pair of runs that both ran to the end", seeds=0) if difference.lost == 0 else NotTested(
-            f"{difference.lost} pairs without a difference: one of the two diverged")
+        raise (
+            NotTested("no pair of runs that both ran to the end", seeds=0)
+            if difference.lost == 0
+            else NotTested(f"{difference.lost} pairs without a difference: one of the two diverged")
+        )
     seeds = difference.differences.reset_index().seed.nunique() if "seed" in difference.differences.index.names else difference.n
     holds = (difference.low if difference.n >= 3 else difference.mean) > 0
-    spread = "one pair" if difference.n == 1 else (
-        f"± {100 * difference.std:.2f}; 95 % interval {points(difference.low, '')} to {points(difference.high)} (n = {difference.n})")
+    spread = (
+        "one pair"
+        if difference.n == 1
+        else (f"± {100 * difference.std:.2f}; 95 % interval {points(difference.low, '')} to {points(difference.high)} (n = {difference.n})")
+    )
     note = [f"{difference.lost} pairs lost to divergence"] * (difference.lost > 0) + [scale(runs)]
     note = ["one seed: the sign only" if difference.n == 1 else "two pairs: the sign only"] * (difference.n < 3) + note
     return holds, points(difference.mean), seeds, spread, "; ".join(filter(None, note))
@@ -85,15 +91,15 @@ def difference_of(first: Paired, second: Paired) -> Paired:
 
 
 def where(runs: pd.DataFrame, share: float | None = None, dirichlet: float | None = None) -> pd.DataFrame:
-    keep = pd.Series(True, runs.index)
+    """The runs with participation `share` (0.1: 10 %) and Dirichlet coefficient `dirichlet`; NotTested when there are none."""
+    wanted = []
     if share is not None:
-        keep &= np.isclose(runs.cohort_size / runs.clients, share)
+        runs, wanted = runs[np.isclose(runs.cohort_size / runs.clients, share)], [*wanted, f"{share:.0%} participation"]
     if dirichlet is not None:
-        keep &= np.isclose(runs.dirichlet.astype(float), dirichlet)
-    if not keep.any():
-        raise NotTested(" and ".join([f"{share:.0%} participation"] * (share is not None) + [f"D_r = {dirichlet:g}"] * (dirichlet is not None))
-                        + " was not run")
-    return runs[keep]
+        runs, wanted = runs[np.isclose(runs.dirichlet.astype(float), dirichlet)], [*wanted, f"D_r = {dirichlet:g}"]
+    if runs.empty:
+        raise NotTested(f"{' and '.join(wanted)} was not run")
+    return runs
 
 
 def on_data(runs: pd.DataFrame, data: str, result):
@@ -102,12 +108,17 @@ def on_data(runs: pd.DataFrame, data: str, result):
     pattern = {"cifar10": r"cifar-?10(?!0)", "cifar100": r"cifar-?100", "cifar": r"cifar"}[data]
     if all(re.search(pattern, name.lower()) for name in used):
         return result
-    raise NotTested(f"on {', '.join(used)}, not on {data}; {'the rule would hold' if result[0] else 'the rule would fail'} there", *result[1:4])
+    raise NotTested(
+        f"on {', '.join(used)}, not on {data}; {'the rule would hold' if result[0] else 'the rule would fail'} there", *result[1:4]
+    )
 
 
 def scale(runs: pd.DataFrame) -> str:
-    parts = [f"{name} {', '.join(f'{v}' for v in sorted(runs[column].dropna().unique()))}"
-             for name, column in (("model", "model"), ("width", "width"), ("rounds", "rounds")) if column in runs and runs[column].notna().any()]
+    parts = [
+        f"{name} {', '.join(f'{v}' for v in sorted(runs[column].dropna().unique()))}"
+        for name, column in (("model", "model"), ("width", "width"), ("rounds", "rounds"))
+        if column in runs and runs[column].notna().any()
+    ]
     return ", ".join(parts)
 
 
@@ -134,10 +145,12 @@ def time_ratios(summary: pd.DataFrame, methods) -> dict[str, pd.Series]:
 
 
 def ends_by_beta(evidence: Evidence) -> pd.DataFrame:
-    """One row a run of Figure 2: base, beta, seed, data and means over the last tenth of the rounds; a diverged run has accuracy 0, Δ^t ∞."""
+    """One row a run of Figure 2: base, beta, seed, data and means over the last tenth of the rounds; diverged: accuracy 0, Δ^t ∞."""
     frame = with_beta(evidence.need("curves"))
     tail = frame[frame["round"] > 0.9 * frame.groupby("key")["round"].transform("max")]
-    out = tail.groupby(["base", "beta", "seed", "data", "key"], as_index=False)[["test_accuracy", "divergence_all", "divergence_active"]].mean()
+    out = tail.groupby(["base", "beta", "seed", "data", "key"], as_index=False)[
+        ["test_accuracy", "divergence_all", "divergence_active"]
+    ].mean()
     out = out.rename(columns={"test_accuracy": "accuracy"})
     diverged = out.key.map(frame.groupby("key").diverged.max()).astype(bool)
     out.loc[diverged, ["accuracy", "divergence_all", "divergence_active"]] = 0.0, np.inf, np.inf
@@ -150,7 +163,11 @@ def early(run: pd.DataFrame) -> tuple[float, float, float]:
     run = run[run["round"] <= max(5, run["round"].max() / 5)]
     accuracy = run.test_accuracy.dropna().to_numpy()
     smooth = moving_average(accuracy, min(5, len(accuracy)))
-    return (float(np.diff(np.log(run.divergence_all)).std()), float((np.maximum.accumulate(smooth) - smooth).max()), float(smooth[-1] - smooth[0]))
+    return (
+        float(np.diff(np.log(run.divergence_all)).std()),
+        float((np.maximum.accumulate(smooth) - smooth).max()),
+        float(smooth[-1] - smooth[0]),
+    )
 
 
 def points(fraction: float, unit: str = " points") -> str:

@@ -11,7 +11,23 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedinit.results.evidence import NotTested, costs_by_method, difference_of, drop, early, ends_by_beta, few, gain, larger, on_data, points, span, time_ratios, twins, where
+from fedinit.results.evidence import (
+    NotTested,
+    costs_by_method,
+    difference_of,
+    drop,
+    early,
+    ends_by_beta,
+    few,
+    gain,
+    larger,
+    on_data,
+    points,
+    span,
+    time_ratios,
+    twins,
+    where,
+)
 from fedinit.results.metrics import HISTORY, select
 from fedinit.results.names import canonical, display_name, split_label, with_beta
 from fedinit.results.published import CLAIMS, EM_DASH
@@ -24,13 +40,16 @@ JUDGES: dict[str, Callable] = {}
 
 def judges(claim_id: str):
     """Register a judge: evidence → (holds, measured, seeds, spread, note)."""
+
     def register(judge):
         JUDGES[claim_id] = judge
         return judge
+
     return register
 
 
 # --- mechanics --------------------------------------------------------------------------------------------------------------
+
 
 @judges("M1")
 def m1(evidence):
@@ -40,7 +59,7 @@ def m1(evidence):
     frame = frame.assign(_base=[b for b, _ in parts], _ri=[r for _, r in parts])
     compared = [c for c in HISTORY if c in frame and c not in ("train_seconds", "eval_seconds")]
     twins, equal = [], 0
-    for (base, seed), runs in frame.groupby(["_base", "seed"], sort=False):
+    for (_, seed), runs in frame.groupby(["_base", "seed"], sort=False):
         zero, plain = runs[runs._ri & (runs.beta == 0)], runs[~runs._ri]
         if not zero.empty and not plain.empty:
             a, b = (r.sort_values("round")[compared].reset_index(drop=True) for r in (zero, plain))
@@ -49,7 +68,13 @@ def m1(evidence):
             equal += a[:both].equals(b[:both])
     if not twins:
         raise NotTested("no run with β = 0 beside one without RI")
-    return equal == len(twins), f"{equal} of {len(twins)} pairs identical", len(set(twins)), EM_DASH, "compared: losses, accuracy, Δ^t, cohorts"
+    return (
+        equal == len(twins),
+        f"{equal} of {len(twins)} pairs identical",
+        len(set(twins)),
+        EM_DASH,
+        "compared: losses, accuracy, Δ^t, cohorts",
+    )
 
 
 @judges("M2")
@@ -60,8 +85,13 @@ def m2(evidence):
     if not ratios:
         raise NotTested("no method with and without RI in the costs")
     more = [f"{display_name(ri)} {r:g}×" for ri, r in ratios.items() if r != 1]
-    return not more, "; ".join(more) or f"1.0× for {len(ratios)} methods", 0, "exact", (
-        "these server steps also need the movement from the relaxed start" if more else "counted, not timed")
+    return (
+        not more,
+        "; ".join(more) or f"1.0× for {len(ratios)} methods",
+        0,
+        "exact",
+        ("these server steps also need the movement from the relaxed start" if more else "counted, not timed"),
+    )
 
 
 @judges("M3")
@@ -79,11 +109,17 @@ def m4(evidence):
     if len(pairs) < 2:
         raise NotTested("fewer than two methods with and without RI")
     broken = [display_name(ri) for base, ri in pairs if select(summary, ri).diverged.any() and not select(summary, base).diverged.any()]
-    return not broken, f"{len(pairs) - len(broken)} of {len(pairs)} methods run with RI", summary.seed.nunique(), EM_DASH, (
-        f"diverged only with RI: {', '.join(broken)}" if broken else "")
+    return (
+        not broken,
+        f"{len(pairs) - len(broken)} of {len(pairs)} methods run with RI",
+        summary.seed.nunique(),
+        EM_DASH,
+        (f"diverged only with RI: {', '.join(broken)}" if broken else ""),
+    )
 
 
 # --- accuracy -----------------------------------------------------------------------------------------------------------------
+
 
 @judges("A1")
 def a1(evidence):
@@ -116,7 +152,9 @@ def a3(evidence):
     holds, _, seeds, spread, note = larger(difference_of(drop(runs, "scaffold"), drop(runs, "fedinit")), runs)
     first = means[[m for m in means.index if m in PAPER_METHODS]].idxmax()
     measured = f"FedInit {100 * means['fedinit']:.2f}%; SCAFFOLD drops {100 * drop(runs, 'scaffold').mean:.2f}"
-    return on_data(runs, "cifar100", (holds and first == "fedinit", measured, seeds, spread, f"highest at 5 %: {display_name(first)}. {note}"))
+    return on_data(
+        runs, "cifar100", (holds and first == "fedinit", measured, seeds, spread, f"highest at 5 %: {display_name(first)}. {note}")
+    )
 
 
 @judges("A4")
@@ -162,6 +200,7 @@ def a6(evidence):
 
 # --- sensitivity and divergence ----------------------------------------------------------------------------------------------
 
+
 @judges("S1")
 def s1(evidence):
     """Of at least three K, the mean accuracy is highest at neither the smallest nor the largest; a diverged K counts as zero."""
@@ -170,8 +209,17 @@ def s1(evidence):
     if len(means) < 3:
         raise NotTested("fewer than three K were run with FedInit")
     best = means.idxmax()
-    return on_data(runs, "cifar", (means.index[0] < best < means.index[-1], f"best K = {best:g} of {', '.join(f'{k:g}' for k in means.index)}",
-                               runs.seed.nunique(), EM_DASH, ""))
+    return on_data(
+        runs,
+        "cifar",
+        (
+            means.index[0] < best < means.index[-1],
+            f"best K = {best:g} of {', '.join(f'{k:g}' for k in means.index)}",
+            runs.seed.nunique(),
+            EM_DASH,
+            "",
+        ),
+    )
 
 
 @judges("S2")
@@ -188,9 +236,17 @@ def s2(evidence):
     if failed.empty:
         raise NotTested("no β was large enough to fail", f"best β = {means.idxmax():g}", runs.seed.nunique())
     ordered = fine.empty or failed.index.min() > fine.index.max()
-    return on_data(runs, "cifar", (ordered and (fine >= means[0]).sum() >= 2,
-                               f"fails from β = {failed.index.min():g}; {(fine >= means[0]).sum()} of {len(fine)} smaller β reach β = 0",
-                               runs.seed.nunique(), EM_DASH, ""))
+    return on_data(
+        runs,
+        "cifar",
+        (
+            ordered and (fine >= means[0]).sum() >= 2,
+            f"fails from β = {failed.index.min():g}; {(fine >= means[0]).sum()} of {len(fine)} smaller β reach β = 0",
+            runs.seed.nunique(),
+            EM_DASH,
+            "",
+        ),
+    )
 
 
 @judges("D1")
@@ -207,8 +263,10 @@ def d1(evidence):
         change = means.loc[best] - means.loc[0]
         factor = means.loc[best] / means.loc[0]
         holds &= bool(change.accuracy > 0 and factor.divergence_all < 1)
-        parts.append(f"{display_name(base)} (β = {best:g}): {points(change.accuracy)}, Δ^t × {factor.divergence_all:.2f} over all, "
-                     f"× {factor.divergence_active:.2f} over active")
+        parts.append(
+            f"{display_name(base)} (β = {best:g}): {points(change.accuracy)}, Δ^t × {factor.divergence_all:.2f} over all, "
+            f"× {factor.divergence_active:.2f} over active"
+        )
     return on_data(table, "cifar", (holds, "; ".join(parts), table.seed.nunique(), EM_DASH, few(table.seed.nunique())))
 
 
@@ -223,8 +281,17 @@ def d2(evidence):
     worse = sum(row.accuracy < ref.accuracy and row.divergence_all > ref.divergence_all for row, ref in cases)
     lower = sum(row.accuracy < ref.accuracy for row, ref in cases)
     raised = sum(row.divergence_all > ref.divergence_all for row, ref in cases)
-    return on_data(table, "cifar", (worse > len(cases) / 2, f"both in {worse} of {len(cases)} cases (accuracy lower in {lower}, Δ^t higher in {raised})",
-                                table.seed.nunique(), EM_DASH, few(table.seed.nunique())))
+    return on_data(
+        table,
+        "cifar",
+        (
+            worse > len(cases) / 2,
+            f"both in {worse} of {len(cases)} cases (accuracy lower in {lower}, Δ^t higher in {raised})",
+            table.seed.nunique(),
+            EM_DASH,
+            few(table.seed.nunique()),
+        ),
+    )
 
 
 @judges("D3")
@@ -243,22 +310,40 @@ def d3(evidence):
             seeds.add(seed)
     if not wild:
         raise NotTested("no β > 0 beside a β = 0 that both ran to the end")
-    return on_data(frame, "cifar", (min(wild) > 1 and all(steady), f"early changes of log Δ^t × {np.mean(wild):.2f}; accuracy steady in {sum(steady)} of {len(steady)}",
-                                len(seeds), span(wild, "×"), few(len(seeds))))
+    return on_data(
+        frame,
+        "cifar",
+        (
+            min(wild) > 1 and all(steady),
+            f"early changes of log Δ^t × {np.mean(wild):.2f}; accuracy steady in {sum(steady)} of {len(steady)}",
+            len(seeds),
+            span(wild, "×"),
+            few(len(seeds)),
+        ),
+    )
 
 
 # --- costs --------------------------------------------------------------------------------------------------------------------
 
+
 @judges("C1")
 def c1(evidence):
-    """Mean ratios of seconds a round to FedAvg's: FedSAM's is the largest; FedInit's and FedAdam's are within 5 % of 1; SCAFFOLD's, FedDyn's
-    and FedCM's lie between FedAvg's and FedSAM's."""
+    """Mean ratios of seconds a round to FedAvg's: FedSAM's is the largest; FedInit's and FedAdam's are within 5 % of 1;
+    SCAFFOLD's, FedDyn's and FedCM's lie between FedAvg's and FedSAM's."""
     ratios = time_ratios(evidence.need("summary"), PAPER_METHODS[1:])
     r = {m: values.mean() for m, values in ratios.items()}
-    holds = (max(r, key=r.get) == "fedsam" and all(abs(r[m] - 1) <= ABOUT for m in ("fedinit", "fedadam"))
-             and all(1 < r[m] < r["fedsam"] for m in ("scaffold", "feddyn", "fedcm")))
-    return holds, ", ".join(f"{display_name(m)} {x:.2f}×" for m, x in sorted(r.items(), key=lambda item: item[1])), \
-        min(map(len, ratios.values())), ", ".join(span(ratios[m], "×") for m in ("fedsam", "fedinit")) + " (FedSAM, FedInit)", "ratio to FedAvg"
+    holds = (
+        max(r, key=r.get) == "fedsam"
+        and all(abs(r[m] - 1) <= ABOUT for m in ("fedinit", "fedadam"))
+        and all(1 < r[m] < r["fedsam"] for m in ("scaffold", "feddyn", "fedcm"))
+    )
+    return (
+        holds,
+        ", ".join(f"{display_name(m)} {x:.2f}×" for m, x in sorted(r.items(), key=lambda item: item[1])),
+        min(map(len, ratios.values())),
+        ", ".join(span(ratios[m], "×") for m in ("fedsam", "fedinit")) + " (FedSAM, FedInit)",
+        "ratio to FedAvg",
+    )
 
 
 @judges("C2")
@@ -269,33 +354,58 @@ def c2(evidence):
     if "rounds_to_target" not in runs:
         raise NotTested("the summary was made without a target accuracy")
     present = runs[runs.label.map(canonical).isin(PAPER_METHODS)]
-    means = present.fillna({"rounds_to_target": np.inf, "seconds_to_target": np.inf}).groupby(present.label.map(canonical))[
-        ["rounds_to_target", "seconds_to_target"]].mean()
+    means = (
+        present.fillna({"rounds_to_target": np.inf, "seconds_to_target": np.inf})
+        .groupby(present.label.map(canonical))[["rounds_to_target", "seconds_to_target"]]
+        .mean()
+    )
     if not {"fedavg", "scaffold", "feddyn", "fedinit"} <= set(means.index) or not np.isfinite(means.loc["fedavg"]).all():
         raise NotTested("FedAvg, SCAFFOLD, FedDyn and FedInit are not all there, or FedAvg never reached the target")
     speed = means.loc["fedavg"] / means
     fewer = (means.rounds_to_target[["scaffold", "feddyn"]] < means.rounds_to_target["fedavg"]).all()
-    measured = ", ".join(f"{display_name(m)} {speed.rounds_to_target[m]:.2f}× rounds {speed.seconds_to_target[m]:.2f}× time"
-                         for m in ("scaffold", "feddyn", "fedinit"))
-    return on_data(runs, "cifar10", (fewer and means.seconds_to_target.idxmin() == "fedinit", measured, runs.seed.nunique(), EM_DASH,
-                                 f"acceleration over FedAvg; least time: {display_name(means.seconds_to_target.idxmin())}"))
+    measured = ", ".join(
+        f"{display_name(m)} {speed.rounds_to_target[m]:.2f}× rounds {speed.seconds_to_target[m]:.2f}× time"
+        for m in ("scaffold", "feddyn", "fedinit")
+    )
+    return on_data(
+        runs,
+        "cifar10",
+        (
+            fewer and means.seconds_to_target.idxmin() == "fedinit",
+            measured,
+            runs.seed.nunique(),
+            EM_DASH,
+            f"acceleration over FedAvg; least time: {display_name(means.seconds_to_target.idxmin())}",
+        ),
+    )
 
 
 @judges("C3")
 def c3(evidence):
-    """Counted from the running code: SCAFFOLD and FedCM communicate 2× FedAvg's, FedSAM computes 2× gradients, SCAFFOLD and FedDyn keep more
-    vectors on a client than FedAvg."""
+    """Counted from the running code: SCAFFOLD and FedCM communicate 2× FedAvg's, FedSAM computes 2× gradients, SCAFFOLD and FedDyn
+    keep more vectors on a client than FedAvg."""
     costs = costs_by_method(evidence)
     missing = {"fedavg", "scaffold", "fedcm", "fedsam", "feddyn"} - set(costs.index)
     if missing:
         raise NotTested(f"no costs of {', '.join(sorted(map(display_name, missing)))}")
     sent, computed, stored = (costs[c] / (costs[c]["fedavg"] if c != "stored" else 1) for c in ("communication", "gradients", "stored"))
-    holds = sent["scaffold"] == sent["fedcm"] == 2 and computed["fedsam"] == 2 and min(stored["scaffold"], stored["feddyn"]) > stored["fedavg"]
-    return holds, (f"sent: SCAFFOLD {sent['scaffold']:g}×, FedCM {sent['fedcm']:g}×; gradients: FedSAM {computed['fedsam']:g}×; "
-                   f"client vectors: SCAFFOLD {stored['scaffold']:g}, FedDyn {stored['feddyn']:g}, FedAvg {stored['fedavg']:g}"), 0, "exact", "counted, not timed"
+    holds = (
+        sent["scaffold"] == sent["fedcm"] == 2 and computed["fedsam"] == 2 and min(stored["scaffold"], stored["feddyn"]) > stored["fedavg"]
+    )
+    return (
+        holds,
+        (
+            f"sent: SCAFFOLD {sent['scaffold']:g}×, FedCM {sent['fedcm']:g}×; gradients: FedSAM {computed['fedsam']:g}×; "
+            f"client vectors: SCAFFOLD {stored['scaffold']:g}, FedDyn {stored['feddyn']:g}, FedAvg {stored['fedavg']:g}"
+        ),
+        0,
+        "exact",
+        "counted, not timed",
+    )
 
 
 # --- theory -------------------------------------------------------------------------------------------------------------------
+
 
 def _theory(claim_id: str):
     def judge(evidence):
@@ -304,8 +414,14 @@ def _theory(claim_id: str):
         rows = rows[rows.claim == claim_id]
         if rows.empty:
             raise NotTested("not measured")
-        return (bool(rows.holds.all()), "; ".join(f"{r.quantity}: {r.measured:.2f} ({r.bound})" for r in rows.itertuples()),
-                int(rows.seeds.min()), "; ".join(f"± {s:.2f}" for s in rows.spread), "measured on federated quadratics")
+        return (
+            bool(rows.holds.all()),
+            "; ".join(f"{r.quantity}: {r.measured:.2f} ({r.bound})" for r in rows.itertuples()),
+            int(rows.seeds.min()),
+            "; ".join(f"± {s:.2f}" for s in rows.spread),
+            "measured on federated quadratics",
+        )
+
     judges(claim_id)(judge)
 
 

@@ -51,6 +51,17 @@ def ledger(evidence: Evidence, claims: Iterable[str] | None = None) -> list[Verd
 
 def ledger_table(verdicts: Iterable[Verdict]) -> pd.DataFrame:
     """One row a verdict, indexed by claim id: claim, published, verdict, measured, spread, seeds, note (all text but seeds)."""
-    rows = [{"id": v.claim_id, "claim": claim(v.claim_id).text, "published": claim(v.claim_id).published, "verdict": v.verdict,
-             "measured": v.measured, "spread": v.spread, "seeds": v.seeds, "note": v.note} for v in verdicts]
+    rows = [
+        {
+            "id": v.claim_id,
+            "claim": claim(v.claim_id).text,
+            "published": claim(v.claim_id).published,
+            "verdict": v.verdict,
+            "measured": v.measured,
+            "spread": v.spread,
+            "seeds": v.seeds,
+            "note": v.note,
+        }
+        for v in verdicts
+    ]
     return pd.DataFrame(rows, columns=["id", "claim", "published", "verdict", "measured", "spread", "seeds", "note"]).set_index("id")

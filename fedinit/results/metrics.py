@@ -16,14 +16,38 @@ from fedinit.errors import InputError, unknown
 from fedinit.results.names import canonical
 
 #: Columns of a tidy frame that change from round to round; every other column describes the run.
-HISTORY = ("round", "lr", "train_loss", "test_loss", "test_accuracy", "divergence_all", "divergence_active",
-           "train_seconds", "eval_seconds", "active", "diverged")
+HISTORY = (
+    "round",
+    "lr",
+    "train_loss",
+    "test_loss",
+    "test_accuracy",
+    "divergence_all",
+    "divergence_active",
+    "train_seconds",
+    "eval_seconds",
+    "active",
+    "diverged",
+)
 #: What has to agree, besides the method, for two runs to be a pair (those of them that a summary has).
-SETUP = ("seed", "data", "model", "width", "clients", "cohort_size", "partition", "dirichlet", "client_noise", "category_noise",
-         "local_epochs", "rounds")
+SETUP = (
+    "seed",
+    "data",
+    "model",
+    "width",
+    "clients",
+    "cohort_size",
+    "partition",
+    "dirichlet",
+    "client_noise",
+    "category_noise",
+    "local_epochs",
+    "rounds",
+)
 
 
 # --- one curve ----------------------------------------------------------------------------------------------------------
+
 
 def moving_average(values: np.ndarray, width: int) -> np.ndarray:
     """Means of `width` consecutive values, complete windows only: shape (n,) → (n − width + 1,)."""
@@ -80,11 +104,16 @@ def rule_text(rule: str, window: int = 50, filter_width: int = 5, every: int = 1
     """The sentence that a caption owes its reader; `every` is the evaluation cadence in rounds."""
     if rule not in RULES:
         raise unknown("rule", rule, RULES)
-    smoothing = (f"a {filter_width}-round moving average" if every == 1
-                 else f"a moving average of {filter_width} evaluations (one every {every} rounds)")
-    return {"smoothed_max": f"maximum of the last {window} rounds after {smoothing}",
-            "last_mean": f"mean of the evaluations in the last {window} rounds",
-            "max": "maximum over all rounds, unsmoothed"}[rule]
+    smoothing = (
+        f"a {filter_width}-round moving average"
+        if every == 1
+        else f"a moving average of {filter_width} evaluations (one every {every} rounds)"
+    )
+    return {
+        "smoothed_max": f"maximum of the last {window} rounds after {smoothing}",
+        "last_mean": f"mean of the evaluations in the last {window} rounds",
+        "max": "maximum over all rounds, unsmoothed",
+    }[rule]
 
 
 def rounds_to_target(accuracy: Sequence[float], target: float, filter_width: int = 1) -> float:
@@ -123,8 +152,15 @@ def seconds_to_target(accuracy: Sequence[float], train_seconds: Sequence[float],
 
 # --- one row a run --------------------------------------------------------------------------------------------------------
 
-def summarise(frame: pd.DataFrame, rule: str = "smoothed_max", window: int = 50, filter_width: int = 5,
-              target: float | None = None, by: Sequence[str] | None = None) -> pd.DataFrame:
+
+def summarise(
+    frame: pd.DataFrame,
+    rule: str = "smoothed_max",
+    window: int = 50,
+    filter_width: int = 5,
+    target: float | None = None,
+    by: Sequence[str] | None = None,
+) -> pd.DataFrame:
     """One row a run: the columns that describe it (`by`: only these of them) and what came out.
 
     Added columns: accuracy (fraction, by `rule`), diverged (bool), diverged_round, last_round, divergence_all and
@@ -147,28 +183,36 @@ def summarise(frame: pd.DataFrame, rule: str = "smoothed_max", window: int = 50,
         tail = run[run["round"] > run["round"].max() - window]
         diverged = bool(run.diverged.max())
         row = {c: run[c].iloc[0] for c in (describing if by is None else dict.fromkeys(["key", "label", *by]))}
-        row |= {"accuracy": float("nan") if diverged else RULES[rule](accuracy, window, filter_width),
-                "diverged": diverged,
-                "diverged_round": float(run["round"].iloc[-1]) if diverged else float("nan"),
-                "last_round": int(run["round"].max()),
-                "divergence_all": tail.divergence_all.mean(),
-                "divergence_active": tail.divergence_active.mean(),
-                "seconds_per_round": float(np.mean(steady_seconds(run.train_seconds)))}
+        row |= {
+            "accuracy": float("nan") if diverged else RULES[rule](accuracy, window, filter_width),
+            "diverged": diverged,
+            "diverged_round": float(run["round"].iloc[-1]) if diverged else float("nan"),
+            "last_round": int(run["round"].max()),
+            "divergence_all": tail.divergence_all.mean(),
+            "divergence_active": tail.divergence_active.mean(),
+            "seconds_per_round": float(np.mean(steady_seconds(run.train_seconds))),
+        }
         if target is not None:
-            row |= {"rounds_to_target": rounds_to_target(accuracy, target),
-                    "seconds_to_target": seconds_to_target(accuracy, _by_round(run), target)}
+            row |= {
+                "rounds_to_target": rounds_to_target(accuracy, target),
+                "seconds_to_target": seconds_to_target(accuracy, _by_round(run), target),
+            }
         rows.append(row)
     return pd.DataFrame(rows)
 
 
 # --- several runs -----------------------------------------------------------------------------------------------------------
 
+
 def mean_std(values: Sequence[float]) -> tuple[float, float, int]:
     """(mean, sample standard deviation, n) of the finite values; the deviation has n − 1 in it and is NaN for n < 2."""
     values = np.asarray(values, dtype=float)
     values = values[np.isfinite(values)]
-    return (float(values.mean()) if values.size else float("nan"),
-            float(values.std(ddof=1)) if values.size > 1 else float("nan"), int(values.size))
+    return (
+        float(values.mean()) if values.size else float("nan"),
+        float(values.std(ddof=1)) if values.size > 1 else float("nan"),
+        int(values.size),
+    )
 
 
 @dataclass(frozen=True)
@@ -193,8 +237,9 @@ def select(summary: pd.DataFrame, label: str) -> pd.DataFrame:
     return summary[[canonical(name) == canonical(label) for name in summary.label]]
 
 
-def paired_difference(summary: pd.DataFrame, treatment: str, baseline: str, on: Sequence[str] | None = None,
-                      value: str = "accuracy") -> Paired:
+def paired_difference(
+    summary: pd.DataFrame, treatment: str, baseline: str, on: Sequence[str] | None = None, value: str = "accuracy"
+) -> Paired:
     """`paired` for two method labels of one summary."""
     return paired(select(summary, treatment), select(summary, baseline), on, value)
 
@@ -220,8 +265,9 @@ def paired(treated: pd.DataFrame, baseline: pd.DataFrame, on: Sequence[str] | No
     return Paired(kept, mean, std, n, mean - half, mean + half, len(difference) - n)
 
 
-def acceleration(summary: pd.DataFrame, value: str = "rounds_to_target", baseline: str = "fedavg",
-                 on: Sequence[str] | None = None) -> pd.DataFrame:
+def acceleration(
+    summary: pd.DataFrame, value: str = "rounds_to_target", baseline: str = "fedavg", on: Sequence[str] | None = None
+) -> pd.DataFrame:
     """`summary` with a column `acceleration` = the baseline's `value` / the run's own, seed by seed (Table 8; unit: ×).
 
     NaN where either never reached the target.
@@ -245,8 +291,12 @@ def t_quantile(df: int) -> float:
     if df <= len(_T975):
         return _T975[df - 1]
     z = 1.959964
-    return (z + (z**3 + z) / (4 * df) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)
-            + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * df**3))
+    return (
+        z
+        + (z**3 + z) / (4 * df)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * df**3)
+    )
 
 
 def _curve(accuracy: Sequence[float]) -> np.ndarray:

@@ -7,8 +7,16 @@ import pandas as pd
 
 #: Method string → name in print, in the order in which the paper lists them, extensions after.
 METHODS = {
-    "fedavg": "FedAvg", "fedadam": "FedAdam", "fedsam": "FedSAM", "scaffold": "SCAFFOLD", "feddyn": "FedDyn",
-    "fedcm": "FedCM", "fedinit": "FedInit", "fedprox": "FedProx", "mofedsam": "MoFedSAM", "fedgamma": "FedGamma",
+    "fedavg": "FedAvg",
+    "fedadam": "FedAdam",
+    "fedsam": "FedSAM",
+    "scaffold": "SCAFFOLD",
+    "feddyn": "FedDyn",
+    "fedcm": "FedCM",
+    "fedinit": "FedInit",
+    "fedprox": "FedProx",
+    "mofedsam": "MoFedSAM",
+    "fedgamma": "FedGamma",
     "fedspeed": "FedSpeed",
 }
 #: Compositions that the literature gives a name of their own.
@@ -48,7 +56,10 @@ def with_beta(frame: pd.DataFrame) -> pd.DataFrame:
     relaxed = np.array([ri for _, ri in parts], bool)
     frame = frame.assign(base=[base for base, _ in parts], beta=np.where(relaxed, frame.beta, 0.0))
     plain = set(frame.loc[~relaxed, ["base", "seed"]].itertuples(index=False, name=None))
-    doubled = [ri and beta == 0 and pair in plain for ri, beta, pair in zip(relaxed, frame.beta, zip(frame.base, frame.seed))]
+    doubled = [
+        ri and beta == 0 and pair in plain
+        for ri, beta, pair in zip(relaxed, frame.beta, zip(frame.base, frame.seed, strict=False), strict=False)
+    ]
     return frame[~np.array(doubled, bool)]
 
 

@@ -19,11 +19,26 @@ from fedinit.results.metrics import moving_average, select
 from fedinit.results.names import canonical, display_name, rank, with_beta
 from fedinit.results.style import COLUMN, PAGE, beta_color, look, save, use_style
 
-__all__ = ["COLUMN", "PAGE", "accuracy_curves", "bar_seconds", "divergence_curves", "look", "noise_panels", "partition_bubbles",
-           "rate_lines", "save", "schematic", "sensitivity", "stability_lines", "use_style"]
+__all__ = [
+    "COLUMN",
+    "PAGE",
+    "accuracy_curves",
+    "bar_seconds",
+    "divergence_curves",
+    "look",
+    "noise_panels",
+    "partition_bubbles",
+    "rate_lines",
+    "save",
+    "schematic",
+    "sensitivity",
+    "stability_lines",
+    "use_style",
+]
 
 
 # --- curves over rounds -------------------------------------------------------------------------------------------------------
+
 
 def accuracy_curves(frame: pd.DataFrame, by: str = "label", filter_width: int = 1, ax: Axes | None = None) -> Axes:
     """Test accuracy (%) against rounds: one line per `by` ("label", or "beta" for Figure 2), the mean over its seeds.
@@ -101,10 +116,28 @@ def _finish_curves(ax):
     to_axes = ax.transAxes.inverted()
     x, y = np.array([to_axes.transform(ax.transData.transform(end[:2])) for end in ends]).T
     gap = 9.5 * fig.dpi / 72 / ax.get_window_extent().height  # one line of 7-point text, in axes heights
-    for (_, _, text, color), x0, y0, y1 in zip(ends, x, y, spread(y, gap, 0.02, 0.98)):
-        leader = {"arrowstyle": "-", "color": color, "lw": 0.5, "shrinkA": 0, "shrinkB": 1, "relpos": (0, 0.5), "ls": "-" if x0 > 0.95 else ":"}
-        ax.annotate(text, (x0, y0), (1.07, y1), xycoords="axes fraction", textcoords="axes fraction", color=color, fontsize=7,
-                    va="center", annotation_clip=False, arrowprops=leader)
+    for (_, _, text, color), x0, y0, y1 in zip(ends, x, y, spread(y, gap, 0.02, 0.98), strict=False):
+        leader = {
+            "arrowstyle": "-",
+            "color": color,
+            "lw": 0.5,
+            "shrinkA": 0,
+            "shrinkB": 1,
+            "relpos": (0, 0.5),
+            "ls": "-" if x0 > 0.95 else ":",
+        }
+        ax.annotate(
+            text,
+            (x0, y0),
+            (1.07, y1),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            color=color,
+            fontsize=7,
+            va="center",
+            annotation_clip=False,
+            arrowprops=leader,
+        )
     return ax
 
 
@@ -132,6 +165,7 @@ def spread(y: np.ndarray, gap: float, low: float = -np.inf, high: float = np.inf
 
 # --- one number a run ---------------------------------------------------------------------------------------------------------
 
+
 def sensitivity(summary: pd.DataFrame, x: str = "beta", ax: Axes | None = None) -> Axes:
     """Accuracy (%) against "beta" or "local_epochs" (log axis): Figure 1. Bars are minimum to maximum over seeds. A value at which any run
     diverged is a ✕ at the bottom, in a shaded region that reaches half way to its neighbours."""
@@ -146,7 +180,11 @@ def sensitivity(summary: pd.DataFrame, x: str = "beta", ax: Axes | None = None) 
         back = np.exp if x == "local_epochs" else (lambda v: v)
         values = np.sort(summary[x].dropna().unique().astype(float))
         steps = where(values)
-        edges = np.concatenate([[steps[0]], (steps[1:] + steps[:-1]) / 2, [steps[-1]]]) if len(values) > 1 else np.array([steps[0] - 0.5, steps[0] + 0.5])
+        edges = (
+            np.concatenate([[steps[0]], (steps[1:] + steps[:-1]) / 2, [steps[-1]]])
+            if len(values) > 1
+            else np.array([steps[0] - 0.5, steps[0] + 0.5])
+        )
         pad = 0.05 * (edges[-1] - edges[0])
         edges[[0, -1]] += [-pad, pad]
         failed = {v for v, runs in summary.groupby(x) if runs.diverged.any()}
@@ -159,8 +197,15 @@ def sensitivity(summary: pd.DataFrame, x: str = "beta", ax: Axes | None = None) 
             fine = runs[~runs.diverged].groupby(x).accuracy.agg(["mean", "min", "max"]) * 100
             fine = fine[[v not in set(runs[runs.diverged][x]) for v in fine.index]]
             style = look(label)
-            ax.errorbar(fine.index, fine["mean"], yerr=[fine["mean"] - fine["min"], fine["max"] - fine["mean"]], capsize=2, elinewidth=0.8,
-                        label=display_name(label), **style)
+            ax.errorbar(
+                fine.index,
+                fine["mean"],
+                yerr=[fine["mean"] - fine["min"], fine["max"] - fine["mean"]],
+                capsize=2,
+                elinewidth=0.8,
+                label=display_name(label),
+                **style,
+            )
             for v in sorted(runs[runs.diverged][x].unique()):
                 ax.plot(v, 0.05, "X", color=style["color"], ms=6, mec="white", mew=0.5, transform=ax.get_xaxis_transform(), zorder=5)
         if x == "local_epochs":
@@ -173,8 +218,16 @@ def sensitivity(summary: pd.DataFrame, x: str = "beta", ax: Axes | None = None) 
         ax.set_ylim(low - 0.12 * (high - low) * bool(failed), high)  # room for the crosses
         if failed:
             bad = sorted(failed)
-            ax.text(np.clip((where(bad[-1]) - edges[0]) / (edges[-1] - edges[0]), 0.02, 0.98), 0.13, "diverged", fontsize=7, color="0.35",
-                    ha="right" if bad[-1] == values[-1] else "center", va="bottom", transform=ax.transAxes)
+            ax.text(
+                np.clip((where(bad[-1]) - edges[0]) / (edges[-1] - edges[0]), 0.02, 0.98),
+                0.13,
+                "diverged",
+                fontsize=7,
+                color="0.35",
+                ha="right" if bad[-1] == values[-1] else "center",
+                va="bottom",
+                transform=ax.transAxes,
+            )
         ax.set_xlabel(names[x])
         ax.set_ylabel("test accuracy (%)")
         if len(labels) > 1:
@@ -192,9 +245,18 @@ def bar_seconds(summary: pd.DataFrame, baseline: str = "fedavg", ax: Axes | None
         ax = ax or _axes(COLUMN, 0.7 + 0.22 * len(labels))
         ratios = [select(summary, label).seconds_per_round.dropna() / base for label in labels]
         top = max(r.max() for r in ratios)
-        for i, (label, r) in enumerate(zip(labels, ratios)):
+        for i, (label, r) in enumerate(zip(labels, ratios, strict=False)):
             style = look(label)
-            ax.barh(i, r.mean(), height=0.66, color=style["color"], alpha=0.85, hatch="////" if style["linestyle"] != "-" else None, ec="white", lw=0)
+            ax.barh(
+                i,
+                r.mean(),
+                height=0.66,
+                color=style["color"],
+                alpha=0.85,
+                hatch="////" if style["linestyle"] != "-" else None,
+                ec="white",
+                lw=0,
+            )
             if len(r) > 1:
                 ax.plot([r.min(), r.max()], [i, i], color="0.1", lw=0.9, marker="|", ms=4)
             ax.text(r.max() + 0.02 * top, i, f"{r.mean():.2f}×", va="center", fontsize=7)
@@ -209,6 +271,7 @@ def bar_seconds(summary: pd.DataFrame, baseline: str = "fedavg", ax: Axes | None
 
 
 # --- data ---------------------------------------------------------------------------------------------------------------------
+
 
 def partition_bubbles(histograms: Mapping[str, np.ndarray], clients: int = 20, ax=None) -> Figure:
     """Label histograms of the first `clients` clients, one panel per entry: name → counts of shape (C, K). Bubble area ∝ number of samples,
@@ -242,7 +305,9 @@ def noise_panels(before: np.ndarray, after: Mapping[str, np.ndarray] | np.ndarra
     rows = {"clean": before, **(after if isinstance(after, Mapping) else {"with noise": after})}
     for name, images in rows.items():
         if np.shape(images) != np.shape(before) or np.ndim(images) != 4:
-            raise InputError(f"{name!r} has shape {np.shape(images)}; every row needs the shape (n, H, W, 3) of the clean images, {np.shape(before)}.")
+            raise InputError(
+                f"{name!r} has shape {np.shape(images)}; every row needs the shape (n, H, W, 3) of the clean images, {np.shape(before)}."
+            )
     with use_style():
         if ax is None:
             n = len(before)
@@ -264,6 +329,7 @@ def noise_panels(before: np.ndarray, after: Mapping[str, np.ndarray] | np.ndarra
 
 # --- mathematics --------------------------------------------------------------------------------------------------------------
 
+
 def descend(start, optimum, curvature, eta: float, steps: int) -> np.ndarray:
     """Gradient descent on ½ (y − optimum)ᵀ H (y − optimum): the path, shape (steps + 1, 2), the start included."""
     path = [np.asarray(start, float)]
@@ -273,8 +339,10 @@ def descend(start, optimum, curvature, eta: float, steps: int) -> np.ndarray:
 
 
 #: Two clients in two dimensions: (optimum, curvature matrix). Chosen so that the picture is readable; the paths are computed.
-_CLIENTS = tuple((np.array(optimum), np.array(curvature)) for optimum, curvature in (
-    ((-2.1, 0.75), ((0.9, 0.3), (0.3, 0.5))), ((2.1, 0.65), ((0.9, -0.3), (-0.3, 0.5)))))
+_CLIENTS = tuple(
+    (np.array(optimum), np.array(curvature))
+    for optimum, curvature in (((-2.1, 0.75), ((0.9, 0.3), (0.3, 0.5))), ((2.1, 0.65), ((0.9, -0.3), (-0.3, 0.5))))
+)
 
 
 def schematic(beta: float = 0.5, ax=None) -> Figure:
@@ -295,7 +363,7 @@ def schematic(beta: float = 0.5, ax=None) -> Figure:
         x, y = np.meshgrid(np.linspace(*box[0], 200), np.linspace(*box[1], 120))
         for axis, b in ((left, 0.0), (right, beta)):
             ends = []
-            for (optimum, curvature), mine, color, side, i in zip(_CLIENTS, last, colors, (-1, 1), (1, 2)):
+            for (optimum, curvature), mine, color, side, i in zip(_CLIENTS, last, colors, (-1, 1), (1, 2), strict=False):
                 delta = np.stack([x - optimum[0], y - optimum[1]], -1)
                 loss = np.einsum("...i,ij,...j->...", delta, curvature, delta) / 2
                 axis.contour(x, y, loss, levels=[0.05, 0.2, 0.5, 1.0, 1.8], colors=color, alpha=0.25, linewidths=0.6)
@@ -305,7 +373,13 @@ def schematic(beta: float = 0.5, ax=None) -> Figure:
                 path = descend(start, optimum, curvature, eta, steps)
                 ends.append(path[-1])
                 axis.plot(*mine, "s", mfc="white", mec=color, ms=4.5, zorder=4)
-                axis.annotate(rf"$last_{i}$", mine, (7 * side, -3), textcoords="offset points", **{**words, "color": color, "ha": "right" if side < 0 else "left"})
+                axis.annotate(
+                    rf"$last_{i}$",
+                    mine,
+                    (7 * side, -3),
+                    textcoords="offset points",
+                    **{**words, "color": color, "ha": "right" if side < 0 else "left"},
+                )
                 if b:
                     axis.plot(*np.array([mine, start]).T, color="#D55E00", lw=0.9, ls=(0, (3, 1.5)), zorder=2)
                     axis.plot(*start, "o", mfc="white", mec="#D55E00", ms=4.5, zorder=4)
@@ -318,7 +392,9 @@ def schematic(beta: float = 0.5, ax=None) -> Figure:
             axis.annotate("$w^t$", w, (0, -13), textcoords="offset points", **words)
             axis.annotate("$w^{t+1}$", new, (0, 6), textcoords="offset points", **words)
             if b:
-                axis.annotate(r"starts $w^t + \beta\,(w^t - last_i)$", w, (0, -24), textcoords="offset points", **{**words, "color": "#D55E00"})
+                axis.annotate(
+                    r"starts $w^t + \beta\,(w^t - last_i)$", w, (0, -24), textcoords="offset points", **{**words, "color": "#D55E00"}
+                )
             axis.set_title(f"without RI: new local models {apart:.2f} apart" if not b else rf"with RI, $\beta$ = {b:g}: {apart:.2f} apart")
             axis.set(aspect="equal", xlim=box[0], ylim=box[1], xticks=[], yticks=[])
             axis.grid(False)
@@ -333,11 +409,13 @@ def stability_lines(betas=(0.05, 0.1, 0.2, 0.5), c_lipschitz: float = 0.1, steps
     steps = np.unique(np.geomspace(1, 1000, 60).round()) if steps is None else np.asarray(steps, float)
     with use_style():
         ax = ax or _axes(COLUMN, 2.2)
-        for beta, depth in zip(betas, np.linspace(0.45, 0.95, len(betas))):
+        for beta, depth in zip(betas, np.linspace(0.45, 0.95, len(betas)), strict=False):
             factor = stability_factor(beta, 1.0, steps, c_lipschitz)
             color = plt.get_cmap("Oranges")(depth)
             ax.plot(steps, factor, color=color)
-            ax.annotate(rf"$\beta$ = {beta:g}", (steps[0], factor[0]), (3, -3), textcoords="offset points", va="top", fontsize=7, color=color)
+            ax.annotate(
+                rf"$\beta$ = {beta:g}", (steps[0], factor[0]), (3, -3), textcoords="offset points", va="top", fontsize=7, color=color
+            )
         ax.axhline(1, color="0.3", lw=0.8, ls=(0, (2, 2)))
         ax.set_ylim(bottom=ax.get_ylim()[0] - 0.03)  # room for the lowest label
         ax.text(0.98, 0.04, f"cL = {c_lipschitz:g}", transform=ax.transAxes, ha="right", fontsize=7, color="0.35")
@@ -354,7 +432,7 @@ def rate_lines(curves: pd.DataFrame, ax: Axes | None = None) -> Axes:
     with use_style():
         ax = ax or _axes(COLUMN, 2.4)
         ax._ends = []
-        for (quantity, points), color in zip(curves.groupby("quantity", sort=False), colors * 3):
+        for (quantity, points), color in zip(curves.groupby("quantity", sort=False), colors * 3, strict=False):
             ax.plot(points["T"], points["value"], color=color, marker="o", label=quantity)
             first = points.iloc[0]
             ax.plot(points["T"], first["value"] * (points["T"] / first["T"]) ** first["bound"], color=color, lw=0.8, ls=(0, (3, 2)))

@@ -14,21 +14,55 @@ from fedinit.results.names import canonical, split_label
 COLUMN, PAGE = 3.3, 6.9  # inches: one column and the full width of a two-column paper
 
 _RC = {
-    "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7, "legend.fontsize": 7,
-    "font.family": "DejaVu Sans", "mathtext.fontset": "dejavusans", "axes.linewidth": 0.6, "axes.spines.top": False,
-    "axes.spines.right": False, "axes.edgecolor": "0.3", "axes.titlelocation": "left", "axes.grid": True, "grid.color": "0.9",
-    "grid.linewidth": 0.5, "axes.axisbelow": True, "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5, "xtick.color": "0.3", "ytick.color": "0.3", "xtick.labelcolor": "0.1", "ytick.labelcolor": "0.1",
-    "lines.linewidth": 1.2, "lines.markersize": 3.5, "figure.dpi": 150, "figure.constrained_layout.use": True,
-    "legend.frameon": False, "pdf.fonttype": 42, "svg.hashsalt": "fedinit", "savefig.dpi": 300,
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "font.family": "DejaVu Sans",
+    "mathtext.fontset": "dejavusans",
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "0.3",
+    "axes.titlelocation": "left",
+    "axes.grid": True,
+    "grid.color": "0.9",
+    "grid.linewidth": 0.5,
+    "axes.axisbelow": True,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "xtick.color": "0.3",
+    "ytick.color": "0.3",
+    "xtick.labelcolor": "0.1",
+    "ytick.labelcolor": "0.1",
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
+    "figure.dpi": 150,
+    "figure.constrained_layout.use": True,
+    "legend.frameon": False,
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "fedinit",
+    "savefig.dpi": 300,
 }
 
 # Okabe and Ito's palette (told apart with every common colour blindness), its yellow left out for want of contrast on white,
 # then three of Paul Tol's muted colours for the extensions.
 _LOOK = {  # base or named method: colour, marker
-    "fedavg": ("#4D4D4D", "o"), "fedadam": ("#E69F00", "v"), "fedsam": ("#56B4E9", "^"), "scaffold": ("#0072B2", "s"),
-    "feddyn": ("#009E73", "D"), "fedcm": ("#CC79A7", "P"), "fedinit": ("#D55E00", "*"), "fedprox": ("#999933", "X"),
-    "mofedsam": ("#882255", "<"), "fedgamma": ("#332288", ">"), "fedspeed": ("#117733", "h"),
+    "fedavg": ("#4D4D4D", "o"),
+    "fedadam": ("#E69F00", "v"),
+    "fedsam": ("#56B4E9", "^"),
+    "scaffold": ("#0072B2", "s"),
+    "feddyn": ("#009E73", "D"),
+    "fedcm": ("#CC79A7", "P"),
+    "fedinit": ("#D55E00", "*"),
+    "fedprox": ("#999933", "X"),
+    "mofedsam": ("#882255", "<"),
+    "fedgamma": ("#332288", ">"),
+    "fedspeed": ("#117733", "h"),
 }
 
 
@@ -62,13 +96,18 @@ def save(fig: Figure, path_stem, caption: str, meta: dict | None = None) -> list
     """
     stem = Path(path_stem)
     stem.parent.mkdir(parents=True, exist_ok=True)
-    nothing = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None},
-               "pdf": {"CreationDate": None, "ModDate": None, "Creator": None, "Producer": None}}
+    nothing = {
+        "png": {"Software": None},
+        "svg": {"Date": None, "Creator": None},
+        "pdf": {"CreationDate": None, "ModDate": None, "Creator": None, "Producer": None},
+    }
     paths = []
     with use_style():
         for kind, metadata in nothing.items():
             paths.append(stem.with_name(f"{stem.name}.{kind}"))
             fig.savefig(paths[-1], metadata=metadata)
     paths.append(stem.with_name(f"{stem.name}.json"))
-    paths[-1].write_text(json.dumps({"caption": caption, **(meta or {})}, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+    paths[-1].write_text(
+        json.dumps({"caption": caption, **(meta or {})}, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     return paths

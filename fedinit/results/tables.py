@@ -36,8 +36,17 @@ def accuracy_table(summary: pd.DataFrame, rows: str = "label", columns: Sequence
     return value_table(summary, "accuracy", rows, columns, scale=100, digits=1, best="high", caption=caption)
 
 
-def value_table(summary: pd.DataFrame, value: str, rows: str = "label", columns: Sequence[str] = SETUP_COLUMNS, *,
-                scale: float = 1, digits: int = 2, best: str = "low", caption: str = "") -> Table:
+def value_table(
+    summary: pd.DataFrame,
+    value: str,
+    rows: str = "label",
+    columns: Sequence[str] = SETUP_COLUMNS,
+    *,
+    scale: float = 1,
+    digits: int = 2,
+    best: str = "low",
+    caption: str = "",
+) -> Table:
     """Any column of a summary as a table: seconds_per_round (Table 7), rounds_to_target or acceleration (Table 8).
 
     A cell is the mean ± std over its runs of `value` × `scale`; "diverged (r)" when all its runs diverged, r the rounds in
@@ -62,9 +71,17 @@ def _numbers(summary: pd.DataFrame, value: str, rows: str, columns: list[str], s
     numbers = []
     for keys, cell in summary.groupby([row_of, *columns], sort=False):
         mean, std, n = mean_std(cell[value] * scale)
-        numbers.append(dict(zip([rows, *columns], keys, strict=True)) | {
-            "mean": mean, "std": std, "n": n, "runs": len(cell), "diverged": int(cell.diverged.sum()),
-            "text": _cell(cell, mean, std, n, digits)})
+        numbers.append(
+            dict(zip([rows, *columns], keys, strict=True))
+            | {
+                "mean": mean,
+                "std": std,
+                "n": n,
+                "runs": len(cell),
+                "diverged": int(cell.diverged.sum()),
+                "text": _cell(cell, mean, std, n, digits),
+            }
+        )
     return pd.DataFrame(numbers)
 
 
@@ -79,10 +96,19 @@ def plugin_table(summary: pd.DataFrame, columns: Sequence[str] = SETUP_COLUMNS, 
     gains = []
     for group, cell in summary.groupby(["base", *columns], sort=False):
         pair = paired(cell[cell.variant == "+RI"], cell[cell.variant == "-"])
-        text = f"{100 * pair.mean:+.1f}" + (f" ± {100 * pair.std:.1f}" if pair.n > 1 else "") if pair.n else EM_DASH
-        gains.append(dict(zip(["base", *columns], group, strict=True)) | {
-            "variant": "Δ", "mean": 100 * pair.mean, "std": 100 * pair.std, "n": pair.n, "runs": pair.n + pair.lost,
-            "diverged": pair.lost, "text": text.replace("-", "−")})
+        text = f"{round(100 * pair.mean, 1) + 0.0:+.1f}" + (f" ± {100 * pair.std:.1f}" if pair.n > 1 else "") if pair.n else EM_DASH
+        gains.append(
+            dict(zip(["base", *columns], group, strict=True))
+            | {
+                "variant": "Δ",
+                "mean": 100 * pair.mean,
+                "std": 100 * pair.std,
+                "n": pair.n,
+                "runs": pair.n + pair.lost,
+                "diverged": pair.lost,
+                "text": text.replace("-", "−"),
+            }
+        )
     table = _assemble(pd.concat([plain, pd.DataFrame(gains)], ignore_index=True), "base", keys, "high", caption)
     best = table.best & False
     for column in best.columns[best.columns.get_level_values(-1) != "Δ"]:
@@ -94,11 +120,17 @@ def plugin_table(summary: pd.DataFrame, columns: Sequence[str] = SETUP_COLUMNS, 
 
 def to_html(table: Table) -> str:
     """The table as an HTML fragment, best cells bold, numbers right-aligned with tabular figures."""
-    style = table.text.style.set_caption(html.escape(table.caption)).apply(
-        lambda _: np.where(table.best, "font-weight: bold", ""), axis=None).set_table_styles([
-            {"selector": "td", "props": "text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums"},
-            {"selector": "th", "props": "text-align: left; white-space: nowrap"},
-            {"selector": "caption", "props": "caption-side: top; text-align: left; padding-bottom: .5em"}])
+    style = (
+        table.text.style.set_caption(html.escape(table.caption))
+        .apply(lambda _: np.where(table.best, "font-weight: bold", ""), axis=None)
+        .set_table_styles(
+            [
+                {"selector": "td", "props": "text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums"},
+                {"selector": "th", "props": "text-align: left; white-space: nowrap"},
+                {"selector": "caption", "props": "caption-side: top; text-align: left; padding-bottom: .5em"},
+            ]
+        )
+    )
     return style.format(escape="html").format_index(escape="html").format_index(escape="html", axis=1).to_html(table_uuid="t")
 
 
@@ -107,10 +139,19 @@ def to_latex(table: Table, label: str = "") -> str:
     text = table.text.map(_tex)
     text = text.where(~table.best, text.map(lambda cell: rf"\textbf{{{cell}}}"))
     text.index = text.index.map(_tex)
-    text.columns = (pd.MultiIndex.from_tuples([tuple(map(_tex, map(str, c))) for c in text.columns])
-                    if isinstance(text.columns, pd.MultiIndex) else text.columns.map(lambda c: _tex(str(c))))
-    return text.style.to_latex(hrules=True, multicol_align="c", column_format="l" + "r" * text.shape[1],
-                               caption=_tex(table.caption) or None, label=label or None, position="t")
+    text.columns = (
+        pd.MultiIndex.from_tuples([tuple(map(_tex, map(str, c))) for c in text.columns])
+        if isinstance(text.columns, pd.MultiIndex)
+        else text.columns.map(lambda c: _tex(str(c)))
+    )
+    return text.style.to_latex(
+        hrules=True,
+        multicol_align="c",
+        column_format="l" + "r" * text.shape[1],
+        caption=_tex(table.caption) or None,
+        label=label or None,
+        position="t",
+    )
 
 
 def to_csv(table: Table, path=None) -> str | None:
@@ -119,6 +160,7 @@ def to_csv(table: Table, path=None) -> str | None:
 
 
 # --- cells ------------------------------------------------------------------------------------------------------------------
+
 
 def _cell(runs: pd.DataFrame, mean: float, std: float, n: int, digits: int) -> str:
     diverged = int(runs.diverged.sum())
@@ -153,7 +195,7 @@ def _assemble(numbers: pd.DataFrame, rows: str, columns: list[str], best: str, c
 def _means(numbers: pd.DataFrame, rows: str, columns: list[str], column) -> pd.Series:
     """The means that may compete in one column: complete, without a diverged run. Indexed by row."""
     inside = numbers[(numbers.diverged == 0) & (numbers.n == numbers.runs)]
-    for name, key in zip(columns, column if isinstance(column, tuple) else (column,)):
+    for name, key in zip(columns, column if isinstance(column, tuple) else (column,), strict=False):
         inside = inside[inside[name] == key]
     return inside.set_index(rows)["mean"]
 
@@ -176,7 +218,19 @@ def _with_setup(summary: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 
 
 def _tex(text: str) -> str:
-    for plain, tex in (("\\", r"\textbackslash "), ("%", r"\%"), ("&", r"\&"), ("_", r"\_"), ("#", r"\#"), ("±", r"$\pm$"),
-                       ("−", "$-$"), ("Δ", r"$\Delta$"), ("β", r"$\beta$"), (EM_DASH, "---"), ("–", "--"), ("×", r"$\times$")):
+    for plain, tex in (
+        ("\\", r"\textbackslash "),
+        ("%", r"\%"),
+        ("&", r"\&"),
+        ("_", r"\_"),
+        ("#", r"\#"),
+        ("±", r"$\pm$"),
+        ("−", "$-$"),
+        ("Δ", r"$\Delta$"),
+        ("β", r"$\beta$"),
+        (EM_DASH, "---"),
+        ("–", "--"),
+        ("×", r"$\times$"),
+    ):
         text = text.replace(plain, tex)
     return text

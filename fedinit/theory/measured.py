@@ -28,6 +28,7 @@ N, K, C, S, BETA = 4, 5, 20, 20, 0.1
 
 # --- convergence and divergence against T -----------------------------------------------------------------------------------
 
+
 def _mean_gradient(problem: Problem, trace: Trace) -> np.ndarray:
     return problem.gradient_norm2(trace.w[:-1]).mean(0)
 
@@ -88,21 +89,34 @@ def slope(x, y) -> float:
 
 # --- uniform stability ------------------------------------------------------------------------------------------------------
 
+
 def decaying_eta(rounds: int, steps: int, c: float = 0.5) -> np.ndarray:
     """The stability analysis' η ≤ c/t over the local steps, here c/(1 + t/5) so that the first steps stay stable: (rounds, steps)."""
     return c / (1 + np.arange(rounds * steps).reshape(rounds, steps) / 5)
 
 
-def stability_curves(betas=(-0.1, 0.0, 0.05, 0.1, 0.2), steps=(1, 5, 20), rounds: int = 100, seeds: int = 5, runs: int = 32,
-                     aggregate: str = "end") -> pd.DataFrame:
+def stability_curves(
+    betas=(-0.1, 0.0, 0.05, 0.1, 0.2), steps=(1, 5, 20), rounds: int = 100, seeds: int = 5, runs: int = 32, aggregate: str = "end"
+) -> pd.DataFrame:
     """Measured E‖w^t − w̃^t‖ (mean over runs and the last half of the rounds) for each β and K beside Theorem 12's factor:
-    columns beta, K, seed, distance, ratio (to β = 0 of the same seed; NaN if no run met the replaced sample), factor (with c = 0.5, L = 1)."""
+    columns beta, K, seed, distance, ratio (to β = 0 of the same seed; NaN if no run met the replaced sample), factor
+    (with c = 0.5, L = 1)."""
     rows = []
     for k in steps:
         eta = decaying_eta(rounds, k)
         for seed in range(seeds):
             distance = {b: _late(make_problem(seed, C, S), rounds, k, N, eta, b, seed, runs, aggregate=aggregate) for b in {*betas, 0.0}}
-            rows += [(b, k, seed, distance[b], distance[b] / distance[0.0] if distance[0.0] else np.nan, float(rates.stability_factor(b, 0.5, k, 1.0))) for b in betas]
+            rows += [
+                (
+                    b,
+                    k,
+                    seed,
+                    distance[b],
+                    distance[b] / distance[0.0] if distance[0.0] else np.nan,
+                    float(rates.stability_factor(b, 0.5, k, 1.0)),
+                )
+                for b in betas
+            ]
     return pd.DataFrame(rows, columns=["beta", "K", "seed", "distance", "ratio", "factor"])
 
 
@@ -123,6 +137,7 @@ def _pooled(problem: Problem) -> Problem:
 
 
 # --- the ledger's theory rows -----------------------------------------------------------------------------------------------
+
 
 def findings(seeds: int = 5, runs: int = 8, rounds=ROUNDS) -> pd.DataFrame:
     """One row a measured quantity: claim, quantity, measured and spread (exponents or ratios), seeds, bound (text), holds (bool)."""
@@ -148,18 +163,29 @@ def findings(seeds: int = 5, runs: int = 8, rounds=ROUNDS) -> pd.DataFrame:
             add(claim, f"exponent of {quantity}", groups, f"at most {bound:g}".replace("-", "−"), lambda m, _, b=bound: m <= b + TOLERANCE)
 
     problem, T = make_problem(0, C, S), rounds[-1]
-    means = [_mean_gradient(problem, simulate(problem, T, K, N, rates.eta_theorem_1(N, K, T, 0.5), b, 0, runs * seeds)).reshape(seeds, runs).mean(1)
-             for b in (BETA, 0.0)]
+    means = [
+        _mean_gradient(problem, simulate(problem, T, K, N, rates.eta_theorem_1(N, K, T, 0.5), b, 0, runs * seeds))
+        .reshape(seeds, runs)
+        .mean(1)
+        for b in (BETA, 0.0)
+    ]
     add("T1", f"mean ‖∇f‖², β = {BETA:g} / β = 0", means[0] / means[1], "below 1", below)
 
     for aggregate in ("end", "start"):
         table = stability_curves((BETA,), (1, 20), 100, seeds, 8 * runs, aggregate)
         for k, g in table.groupby("K"):
-            add("T12", f"‖w − w̃‖, β = {BETA:g} / β = 0, K = {k}, server {aggregate}", g.ratio,
-                f"below 1; bound's factor {g.factor.iloc[0]:.2f}", below)
+            add(
+                "T12",
+                f"‖w − w̃‖, β = {BETA:g} / β = 0, K = {k}, server {aggregate}",
+                g.ratio,
+                f"below 1; bound's factor {g.factor.iloc[0]:.2f}",
+                below,
+            )
 
     T, runs = 60, 8 * runs
-    full, some, one = (np.array([_late(make_problem(s, C, S), T, K, n, decaying_eta(T, K), 0.0, s, runs) for s in range(seeds)]) for n in (C, N, 1))
+    full, some, one = (
+        np.array([_late(make_problem(s, C, S), T, K, n, decaying_eta(T, K), 0.0, s, runs) for s in range(seeds)]) for n in (C, N, 1)
+    )
     pooled = [_late(_pooled(make_problem(s, C, S)), N * K * T, 1, 1, decaying_eta(N * K * T, 1), 0.0, s, runs) for s in range(seeds)]
     add("T3", "‖w − w̃‖, FedAvg / SGD on as many samples", some / pooled, "above 1", above)
     add("T3", f"‖w − w̃‖, N = C / N = 1 (C = {C})", full / one, "above 1", above)
@@ -169,6 +195,14 @@ def findings(seeds: int = 5, runs: int = 8, rounds=ROUNDS) -> pd.DataFrame:
         exponents = []
         for s in range(seeds):
             at = [[v if f is None else f for f in fixed] for v in sizes]
-            exponents.append(slope(sizes, [_largest(make_problem(s, c, n, interpolation=True), T, k, N, 0.01, decayed, s, runs) for k, c, n in at]))
-        add("T15", f"exponent of {name} in ‖w − w̃‖", exponents, f"at most {bound}".replace("-", "−"), lambda m, _, b=bound: m <= b + TOLERANCE)
+            exponents.append(
+                slope(sizes, [_largest(make_problem(s, c, n, interpolation=True), T, k, N, 0.01, decayed, s, runs) for k, c, n in at])
+            )
+        add(
+            "T15",
+            f"exponent of {name} in ‖w − w̃‖",
+            exponents,
+            f"at most {bound}".replace("-", "−"),
+            lambda m, _, b=bound: m <= b + TOLERANCE,
+        )
     return pd.DataFrame(rows, columns=["claim", "quantity", "measured", "spread", "seeds", "bound", "holds"])

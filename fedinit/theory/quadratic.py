@@ -37,8 +37,9 @@ class Problem:
         return ((self.h.mean((0, 1)) * (w - self.optimum)) ** 2).sum(-1)
 
 
-def make_problem(seed: int = 0, clients: int = 20, samples: int = 20, dim: int = 5, spread: float = 1.0, noise: float = 1.0,
-                 interpolation: bool = False) -> Problem:
+def make_problem(
+    seed: int = 0, clients: int = 20, samples: int = 20, dim: int = 5, spread: float = 1.0, noise: float = 1.0, interpolation: bool = False
+) -> Problem:
     """A random problem. Bounded variance: h = 1, z = client centre (standard deviation `spread`) + sample noise (`noise`).
     Interpolation: z = 0 for all, h uniform in [0.5, 1.5] (so a, b of assumptions 4 and 6 are at most 3)."""
     rng = stream(seed, "synthetic")
@@ -68,8 +69,18 @@ class Trace:
     divergence: np.ndarray
 
 
-def simulate(problem: Problem, rounds: int, steps: int, cohort: int, eta, beta=0.0, seed: int = 0, runs: int = 8,
-             start: float = 3.0, aggregate: str = "end") -> Trace:
+def simulate(
+    problem: Problem,
+    rounds: int,
+    steps: int,
+    cohort: int,
+    eta,
+    beta=0.0,
+    seed: int = 0,
+    runs: int = 8,
+    start: float = 3.0,
+    aggregate: str = "end",
+) -> Trace:
     """`runs` independent runs of FedAvg (β = 0) or FedInit, vectorised over runs and clients; single-sample stochastic gradients.
 
     eta, beta: a number, or one per round, shape (rounds,); eta may also be (rounds, steps), one per local step. w^0 = `start` in every
@@ -99,7 +110,10 @@ def simulate(problem: Problem, rounds: int, steps: int, cohort: int, eta, beta=0
     return Trace(np.array(trace), np.array(divergence))
 
 
-def stability(problem: Problem, rounds: int, steps: int, cohort: int, eta, beta=0.0, seed: int = 0, runs: int = 32, **options) -> np.ndarray:
-    """Measured uniform stability: ‖w^t − w̃^t‖ of runs on two data sets that differ in one sample, all draws shared; shape (rounds + 1, runs)."""
+def stability(
+    problem: Problem, rounds: int, steps: int, cohort: int, eta, beta=0.0, seed: int = 0, runs: int = 32, **options
+) -> np.ndarray:
+    """Measured uniform stability: ‖w^t − w̃^t‖ of runs on two data sets that differ in one sample, all draws shared;
+    shape (rounds + 1, runs)."""
     a, b = (simulate(p, rounds, steps, cohort, eta, beta, seed, runs, **options).w for p in (problem, replace_sample(problem, seed + 1)))
     return np.linalg.norm(a - b, axis=-1)

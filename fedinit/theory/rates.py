@@ -17,8 +17,8 @@ import pandas as pd
 
 from fedinit.errors import InputError
 
-
 # --- learning rates that the theorems prescribe ---------------------------------------------------------------------------
+
 
 def eta_theorem_1(N, K, T, scale=1.0):
     """Theorem 1: η = O((N/(KT))^½). Unit: step per gradient, up to `scale`."""
@@ -42,6 +42,7 @@ def eta_theorem_9(K, T, rate):
 
 # --- Table 2: convergence -------------------------------------------------------------------------------------------------
 
+
 def convergence_theorem_1(N, K, T):
     """Theorem 1 (assumptions 1, 3, 5; non-convex): (1/T) Σ E‖∇f(w^t)‖² = O((NKT)^−½) under `eta_theorem_1`. The Δ^T term, with
     β > 0, enters the bound with a minus sign and is weaker than the rate by O(1/N)."""
@@ -64,6 +65,7 @@ def convergence_theorem_9(T):
 
 
 # --- Table 3: uniform stability ---------------------------------------------------------------------------------------------
+
 
 def stability_sgd(T, C, S, c, L):
     """Vanilla SGD on all CS samples, T iterations (Hardt et al. 2016): O(T^{cL/(1+cL)} / (CS))."""
@@ -91,8 +93,8 @@ def stability_full_participation(K, C, S, c, L):
     """The worst case N = C, its dependence on C and S: (as the formula gives it, as the paper's text prints it).
 
     Theorem 12 with N = C has C^{cKL/(1+cKL)} / (CS) = (1/C)^{1/(1+cKL)} / S, since cKL/(1+cKL) − 1 = −1/(1+cKL). The text prints the
-    exponent cKL/(1+cKL) instead. The two agree only at cKL = 1; both fall with C, but as K grows the first tends to 1/S (many clients do not
-    help) and the second to 1/(CS). Only the first supports the text's conclusion that many clients hinder stability.
+    exponent cKL/(1+cKL) instead. The two agree only at cKL = 1; both fall with C, but as K grows the first tends to 1/S (many clients do
+    not help) and the second to 1/(CS). Only the first supports the text's conclusion that many clients hinder stability.
     """
     x = c * K * L
     return (1 / C) ** (1 / (1 + x)) / S, (1 / C) ** (x / (1 + x)) / S
@@ -104,6 +106,7 @@ def stability_theorem_15(K, C, S):
 
 
 # --- divergence -------------------------------------------------------------------------------------------------------------
+
 
 def divergence_theorem_17(T, eta: str = "theorem 1"):
     """Theorem 17 (1, 3, 5): Δ^T = O(1/T) under Theorem 1's η, Õ(T^−2) under Theorem 4's, O(1) (a floor) under a constant η."""
@@ -120,23 +123,30 @@ def divergence_theorem_19(T):
 
 # --- as printed -------------------------------------------------------------------------------------------------------------
 
+
 def table_2() -> pd.DataFrame:
     """Table 2 rebuilt from the text: theorem, gradients, function, η, what is bounded, its order (text cells)."""
-    return pd.DataFrame([
-        ("Theorem 1", "bounded variance", "non-convex", "O((N/KT)^½)", "(1/T) Σ E‖∇f(w^t)‖²", "O((NKT)^−½)"),
-        ("Theorem 4", "bounded variance", "PŁ", "O(log(NKT)/(λμKT))", "E f(w^T) − f*", "Õ((NKT)^−1)"),
-        ("Theorem 6", "interpolation", "non-convex", "O(1/N)", "(1/T) Σ E‖∇f(w^t)‖²", "O((NKT)^−1)"),
-        ("Theorem 9", "interpolation", "PŁ", "O(2 log(KT)/(ζμKT))", "E f(w^T) − f*", "Õ(T^−2)"),
-    ], columns=["theorem", "gradients", "function", "η", "bounded", "order"])
+    return pd.DataFrame(
+        [
+            ("Theorem 1", "bounded variance", "non-convex", "O((N/KT)^½)", "(1/T) Σ E‖∇f(w^t)‖²", "O((NKT)^−½)"),
+            ("Theorem 4", "bounded variance", "PŁ", "O(log(NKT)/(λμKT))", "E f(w^T) − f*", "Õ((NKT)^−1)"),
+            ("Theorem 6", "interpolation", "non-convex", "O(1/N)", "(1/T) Σ E‖∇f(w^t)‖²", "O((NKT)^−1)"),
+            ("Theorem 9", "interpolation", "PŁ", "O(2 log(KT)/(ζμKT))", "E f(w^T) − f*", "Õ(T^−2)"),
+        ],
+        columns=["theorem", "gradients", "function", "η", "bounded", "order"],
+    )
 
 
 def table_3() -> pd.DataFrame:
     """Table 3 rebuilt from the text, with RI's factor, and with both exponents for N = C (see `stability_full_participation`)."""
-    return pd.DataFrame([
-        ("vanilla SGD, all CS samples", "O(T^{cL/(1+cL)} / (CS))", "Hardt et al. 2016"),
-        ("FedAvg (β = 0)", "O((NKT)^{cKL/(1+cKL)} / (CS))", "Theorem 12"),
-        ("FedInit", "O((NKT)^{cKL/(1+cKL)} / (CS)) · (1/(1+2β))^{1/(1+cKL)}", "Theorem 12"),
-        ("FedAvg, N = C", "O((1/C)^{1/(1+cKL)} / S)", "what the formula gives"),
-        ("FedAvg, N = C", "O((1/C)^{cKL/(1+cKL)} / S)", "what the text prints"),
-        ("FedInit, interpolation, Σβ^t bounded", "O(K / (CS))", "Theorem 15"),
-    ], columns=["method", "order", "source"])
+    return pd.DataFrame(
+        [
+            ("vanilla SGD, all CS samples", "O(T^{cL/(1+cL)} / (CS))", "Hardt et al. 2016"),
+            ("FedAvg (β = 0)", "O((NKT)^{cKL/(1+cKL)} / (CS))", "Theorem 12"),
+            ("FedInit", "O((NKT)^{cKL/(1+cKL)} / (CS)) · (1/(1+2β))^{1/(1+cKL)}", "Theorem 12"),
+            ("FedAvg, N = C", "O((1/C)^{1/(1+cKL)} / S)", "what the formula gives"),
+            ("FedAvg, N = C", "O((1/C)^{cKL/(1+cKL)} / S)", "what the text prints"),
+            ("FedInit, interpolation, Σβ^t bounded", "O(K / (CS))", "Theorem 15"),
+        ],
+        columns=["method", "order", "source"],
+    )

@@ -1,6 +1,8 @@
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedinit.errors import InputError
 from fedinit.results import ledger as L
@@ -19,8 +21,20 @@ def runs(seeds=3, data="cifar10", **change):
             for d in (0.1, 0.6):
                 lower = {"fedinit": 0.0, "scaffold": 0.03}.get(label, 0.02) * (clients == 200)
                 easier = (0.03 if "init" in label else 0.05) * (d == 0.6)
-                out += [dict(label=label, seed=s, data=data, clients=clients, dirichlet=d, final=final - lower + easier + 0.01 * s + 0.001 * ((7 * s + len(label)) % 3),
-                             beta=0.1 if "ri" in label or "init" in label else np.nan, seconds=SECONDS.get(label, 2.6), rounds=30) for s in range(seeds)]
+                out += [
+                    {
+                        "label": label,
+                        "seed": s,
+                        "data": data,
+                        "clients": clients,
+                        "dirichlet": d,
+                        "final": final - lower + easier + 0.01 * s + 0.001 * ((7 * s + len(label)) % 3),
+                        "beta": 0.1 if "ri" in label or "init" in label else np.nan,
+                        "seconds": SECONDS.get(label, 2.6),
+                        "rounds": 30,
+                    }
+                    for s in range(seeds)
+                ]
     return out
 
 
@@ -53,6 +67,13 @@ def test_a1_says_how_much_and_how_sure(summary):
     assert "95 % interval" in verdict.spread and "width 16" in verdict.note
 
 
+@given(st.sets(st.integers(0, 31), max_size=12), st.sampled_from(["cifar10", "cifar100", "synthetic"]))
+@settings(max_examples=25, deadline=None)
+def test_any_part_of_the_runs_gives_a_verdict_for_every_claim(summary, chosen, data):
+    part = summary[[int(i) % 32 in chosen for i in range(len(summary))]].assign(data=data)
+    assert len(L.ledger(L.Evidence(summary=part, epochs=part, beta=part))) == len(CLAIMS)
+
+
 def test_one_seed_gives_the_sign_only(frame):
     verdict = judge("A1", summary=metrics.summarise(frame(*runs(1))))
     assert verdict.verdict == L.REPRODUCED and verdict.seeds == 1 and "one seed" in verdict.note
@@ -60,7 +81,7 @@ def test_one_seed_gives_the_sign_only(frame):
 
 def test_an_interval_that_holds_zero_is_not_reproduced(frame):
     """Differences +5, −1, +2 points: mean +2, but the interval is 2 ± 7.5."""
-    table = metrics.summarise(frame(*[dict(label=m, seed=s, rounds=2, beta=0.1) for m in ("fedavg", "fedinit") for s in range(3)]))
+    table = metrics.summarise(frame(*[{"label": m, "seed": s, "rounds": 2, "beta": 0.1} for m in ("fedavg", "fedinit") for s in range(3)]))
     verdict = judge("A1", summary=table.assign(accuracy=[0.5, 0.5, 0.5, 0.55, 0.49, 0.52]))
     assert verdict.verdict == L.NOT_REPRODUCED and verdict.measured == "+2.00 points"
 
@@ -96,7 +117,15 @@ def test_c2_compares_rounds_and_time(summary):
 
 
 def test_costs():
-    rows = {"fedavg": (2, 1, 0), "scaffold": (4, 1, 1), "fedcm": (4, 1, 0), "fedsam": (2, 2, 0), "feddyn": (2, 1, 1), "fedinit": (2, 1, 1), "fedcm+ri": (5, 1, 1)}
+    rows = {
+        "fedavg": (2, 1, 0),
+        "scaffold": (4, 1, 1),
+        "fedcm": (4, 1, 0),
+        "fedsam": (2, 2, 0),
+        "feddyn": (2, 1, 1),
+        "fedinit": (2, 1, 1),
+        "fedcm+ri": (5, 1, 1),
+    }
     costs = pd.DataFrame([(k, *v) for k, v in rows.items()], columns=["label", "communication", "gradients", "stored"])
     assert judge("C3", costs=costs).verdict == L.REPRODUCED
     verdict = judge("M2", costs=costs)
@@ -112,12 +141,16 @@ def test_m1_is_exact(frame, run):
 
 
 def test_sensitivity(frame):
-    """Best at K = 5 of 1, 5, 20: S1 holds; monotone: it fails. β = 0.3 diverges and 0.1, 0.2 beat 0: S2 holds; none diverges: not tested."""
+    """Best at K = 5 of 1, 5, 20: S1 holds; monotone: it fails. β = 0.3 diverges and 0.1, 0.2 beat 0: S2 holds;
+    none diverges: not tested."""
+
     def sweep(finals):
-        return metrics.summarise(frame(*[dict(label="fedinit", beta=0.1, local_epochs=k, final=f) for k, f in finals.items()]))
+        return metrics.summarise(frame(*[{"label": "fedinit", "beta": 0.1, "local_epochs": k, "final": f} for k, f in finals.items()]))
 
     def beta(finals):  # a negative number: diverged
-        return metrics.summarise(frame(*[dict(label="fedinit", beta=b, final=abs(f), diverged_at=9 if f < 0 else None) for b, f in finals.items()]))
+        return metrics.summarise(
+            frame(*[{"label": "fedinit", "beta": b, "final": abs(f), "diverged_at": 9 if f < 0 else None} for b, f in finals.items()])
+        )
 
     assert judge("S1", epochs=sweep({1: 0.4, 5: 0.5, 20: 0.45})).verdict == L.REPRODUCED
     assert judge("S1", epochs=sweep({1: 0.4, 5: 0.5, 20: 0.55})).verdict == L.NOT_REPRODUCED
@@ -128,8 +161,21 @@ def test_sensitivity(frame):
 
 def curves(frame, effect, noise=0.0):
     """Figure 2's runs; Δ^t is scaled by 10^(effect · β), accuracy grows with β."""
-    return frame(*[dict(label=base + "+ri" * (b != 0), beta=b if b else np.nan, seed=s, final=0.5 + b, divergence=5 * 10 ** (effect * b), noise=noise * (b > 0))
-                   for base in ("fedavg", "scaffold") for b in (-0.1, 0.0, 0.1) for s in range(2)])
+    return frame(
+        *[
+            {
+                "label": base + "+ri" * (b != 0),
+                "beta": b if b else np.nan,
+                "seed": s,
+                "final": 0.5 + b,
+                "divergence": 5 * 10 ** (effect * b),
+                "noise": noise * (b > 0),
+            }
+            for base in ("fedavg", "scaffold")
+            for b in (-0.1, 0.0, 0.1)
+            for s in range(2)
+        ]
+    )
 
 
 def test_divergence_claims(frame):
@@ -142,8 +188,17 @@ def test_divergence_claims(frame):
 
 
 def test_theory_rows_are_all_needed():
-    rows = pd.DataFrame({"claim": ["T17", "T17"], "quantity": ["a", "b"], "measured": [-1.0, 0.5], "spread": [0.1, 0.1], "seeds": 3,
-                         "bound": ["at most −1", "floor: 0"], "holds": [True, False]})
+    rows = pd.DataFrame(
+        {
+            "claim": ["T17", "T17"],
+            "quantity": ["a", "b"],
+            "measured": [-1.0, 0.5],
+            "spread": [0.1, 0.1],
+            "seeds": 3,
+            "bound": ["at most −1", "floor: 0"],
+            "holds": [True, False],
+        }
+    )
     assert judge("T17", theory=rows).verdict == L.NOT_REPRODUCED
     assert judge("T17", theory=rows[:1]).verdict == L.REPRODUCED and judge("T1", theory=rows).verdict == L.NOT_TESTED
 

@@ -51,10 +51,17 @@ def test_last_k_mean_takes_the_evaluations_of_the_last_k_rounds():
     assert m.last_k_mean([0.9, 0.1, nan, 0.3], 3) == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize("call, word", [
-    (lambda: m.smoothed_maximum([0.5], filter_width=4), "filter_width"), (lambda: m.smoothed_maximum([0.5], window=0), "window"),
-    (lambda: m.smoothed_maximum([55.0]), "fractions"), (lambda: m.smoothed_maximum([[0.5]]), "shape"),
-    (lambda: m.rounds_to_target([0.5], 70), "target"), (lambda: m.rule_text("best"), "rule")])
+@pytest.mark.parametrize(
+    "call, word",
+    [
+        (lambda: m.smoothed_maximum([0.5], filter_width=4), "filter_width"),
+        (lambda: m.smoothed_maximum([0.5], window=0), "window"),
+        (lambda: m.smoothed_maximum([55.0]), "fractions"),
+        (lambda: m.smoothed_maximum([[0.5]]), "shape"),
+        (lambda: m.rounds_to_target([0.5], 70), "target"),
+        (lambda: m.rule_text("best"), "rule"),
+    ],
+)
 def test_bad_input_is_one_line(call, word):
     with pytest.raises(InputError, match=word) as error:
         call()
@@ -78,7 +85,7 @@ def test_a_higher_target_is_never_reached_earlier(curve, a, b):
 
 def test_summarise_one_row_a_run_without_evaluation_seconds(frame):
     """Training seconds are 2 a round and 10 in the first (warm-up): 2 a round. Evaluation seconds are 100 and appear nowhere."""
-    out = m.summarise(frame(dict(seed=0), dict(seed=1, label="fedinit", beta=0.1)), target=0.4)
+    out = m.summarise(frame({"seed": 0}, {"seed": 1, "label": "fedinit", "beta": 0.1}), target=0.4)
     assert len(out) == 2 and list(out.seconds_per_round) == [2.0, 2.0]
     assert out.accuracy.iloc[0] == pytest.approx(0.5, abs=0.01)
     assert (out.seconds_to_target == 2 * out.rounds_to_target).all()
@@ -86,21 +93,21 @@ def test_summarise_one_row_a_run_without_evaluation_seconds(frame):
 
 
 def test_a_diverged_run_has_no_number(frame):
-    row = m.summarise(frame(dict(diverged_at=17))).iloc[0]
+    row = m.summarise(frame({"diverged_at": 17})).iloc[0]
     assert row.diverged and row.diverged_round == 17 and np.isnan(row.accuracy)
 
 
 def test_summarise_refuses_what_it_cannot_read(frame, run):
     with pytest.raises(InputError, match="lacks"):
-        m.summarise(frame(dict()).drop(columns="train_seconds"))
+        m.summarise(frame({}).drop(columns="train_seconds"))
     with pytest.raises(InputError, match="twice"):
-        m.summarise(frame(dict(), dict()))
+        m.summarise(frame({}, {}))
     with pytest.raises(InputError, match="rule"):
         m.summarise(run(), rule="median")
 
 
 def test_summarise_does_not_depend_on_the_order_of_rows(frame):
-    tidy = frame(dict(seed=0, noise=0.02), dict(seed=1, noise=0.02))
+    tidy = frame({"seed": 0, "noise": 0.02}, {"seed": 1, "noise": 0.02})
     a = m.summarise(tidy).set_index("key")
     b = m.summarise(tidy.sample(frac=1, random_state=0)).set_index("key").loc[a.index]
     assert np.allclose(a.accuracy, b.accuracy) and np.allclose(a.seconds_per_round, b.seconds_per_round)
@@ -126,7 +133,7 @@ def test_pairs_are_matched_by_seed_and_lost_ones_counted(frame):
 
 
 def test_ambiguous_pairs_are_refused_with_the_column_that_differs(frame):
-    runs = m.summarise(frame(dict(label="fedinit", beta=0.1), dict(label="fedinit", beta=0.2), dict()))
+    runs = m.summarise(frame({"label": "fedinit", "beta": 0.1}, {"label": "fedinit", "beta": 0.2}, {}))
     with pytest.raises(InputError, match="beta"):
         m.paired_difference(runs, "fedinit", "fedavg")
 
@@ -135,6 +142,7 @@ def test_ambiguous_pairs_are_refused_with_the_column_that_differs(frame):
 def test_pairing_removes_what_the_seeds_share(base, gain):
     """A constant gain over any baselines has mean = gain and no spread."""
     import pandas as pd
+
     a = pd.DataFrame({"label": "a", "seed": range(len(base)), "accuracy": np.add(base, gain)})
     b = pd.DataFrame({"label": "b", "seed": range(len(base)), "accuracy": base})
     pair = m.paired(a, b)

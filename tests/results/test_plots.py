@@ -25,13 +25,33 @@ def close():
 
 @pytest.fixture
 def seven(frame):
-    return frame(*[dict(label=m, seed=s, final=0.5 + 0.004 * i + 0.01 * s, seconds=2 + 0.1 * i) for i, m in enumerate(SEVEN) for s in range(3)])
+    return frame(
+        *[
+            {"label": m, "seed": s, "final": 0.5 + 0.004 * i + 0.01 * s, "seconds": 2 + 0.1 * i}
+            for i, m in enumerate(SEVEN)
+            for s in range(3)
+        ]
+    )
 
 
 @pytest.fixture
 def sweep(frame):
-    return metrics.summarise(frame(*[dict(label="fedinit", beta=b, seed=s, final=0.5 + b + 0.01 * s, rounds=20, diverged_at=9 if b > 0.25 else None)
-                                     for b in (-0.1, 0.0, 0.1, 0.2, 0.3) for s in range(2)]))
+    return metrics.summarise(
+        frame(
+            *[
+                {
+                    "label": "fedinit",
+                    "beta": b,
+                    "seed": s,
+                    "final": 0.5 + b + 0.01 * s,
+                    "rounds": 20,
+                    "diverged_at": 9 if b > 0.25 else None,
+                }
+                for b in (-0.1, 0.0, 0.1, 0.2, 0.3)
+                for s in range(2)
+            ]
+        )
+    )
 
 
 def texts(ax):
@@ -70,24 +90,24 @@ def test_smoothed_curves_say_so(seven):
 
 
 def test_a_single_seed_is_a_thin_line_without_band(frame):
-    ax = plots.accuracy_curves(frame(dict()))
+    ax = plots.accuracy_curves(frame({}))
     assert not ax.collections and ax.lines[0].get_linewidth() < 1 and not texts(ax)
 
 
 def test_a_diverged_line_ends_in_a_cross(frame):
-    ax = plots.accuracy_curves(frame(dict(), dict(label="fedinit", beta=0.2, diverged_at=20)))
+    ax = plots.accuracy_curves(frame({}, {"label": "fedinit", "beta": 0.2, "diverged_at": 20}))
     assert ax.lines[-1].get_marker() == "X" and ax.lines[-1].get_xdata() == [20]
     assert "FedInit ✕" in [t.get_text() for t in texts(ax)]
 
 
 def test_sparse_evaluations_are_joined(frame):
-    ax = plots.accuracy_curves(frame(dict(every=5)))
+    ax = plots.accuracy_curves(frame({"every": 5}))
     assert list(ax.lines[0].get_xdata()) == list(range(5, 61, 5))
 
 
 def test_divergence_curves_by_beta(frame):
     """FedAvg is β = 0; FedInit at β = 0 is the same curve and is not drawn a second time."""
-    tidy = frame(dict(), dict(label="fedinit", beta=0.0), dict(label="fedinit", beta=0.1), dict(label="fedinit", beta=-0.1))
+    tidy = frame({}, {"label": "fedinit", "beta": 0.0}, {"label": "fedinit", "beta": 0.1}, {"label": "fedinit", "beta": -0.1})
     for which in ("all", "active"):
         ax = plots.divergence_curves(tidy, which)
         assert [line.get_label() for line in ax.lines] == [r"$\beta$ = −0.1", r"$\beta$ = 0", r"$\beta$ = 0.1"]
@@ -118,7 +138,7 @@ def test_sensitivity_shades_and_marks_divergence(sweep):
 
 
 def test_sensitivity_in_k_has_its_values_as_ticks(frame):
-    table = metrics.summarise(frame(*[dict(label=m, local_epochs=k, rounds=20) for m in ("fedavg", "fedinit") for k in (1, 2, 5, 10)]))
+    table = metrics.summarise(frame(*[{"label": m, "local_epochs": k, "rounds": 20} for m in ("fedavg", "fedinit") for k in (1, 2, 5, 10)]))
     ax = plots.sensitivity(table, "local_epochs")
     ax.figure.draw_without_rendering()
     assert [t.get_text() for t in ax.get_xticklabels()] == ["1", "2", "5", "10"]
@@ -216,6 +236,10 @@ def test_every_plot_takes_an_axes(seven, sweep):
 
 
 def test_empty_input_is_refused(seven, sweep):
-    for call in (lambda: plots.accuracy_curves(seven[:0]), lambda: plots.sensitivity(sweep[:0]), lambda: plots.bar_seconds(metrics.summarise(seven), "mine")):
+    for call in (
+        lambda: plots.accuracy_curves(seven[:0]),
+        lambda: plots.sensitivity(sweep[:0]),
+        lambda: plots.bar_seconds(metrics.summarise(seven), "mine"),
+    ):
         with pytest.raises(InputError):
             call()

@@ -13,8 +13,12 @@ from fedinit.results.published import CLAIMS, EM_DASH, claim, readme_figures
 @pytest.fixture
 def summary(frame):
     """FedAvg 50, 51, 52 % and FedInit 54, 55, 56 % at 10%-100; at 5%-200 FedAvg once (40 %), FedInit diverged in rounds 9 and 12."""
-    runs = [dict(label="fedavg", seed=s, rounds=2) for s in range(3)] + [dict(label="fedinit", beta=0.1, seed=s, rounds=2) for s in range(3)]
-    runs += [dict(label="fedavg", clients=200, rounds=2)] + [dict(label="fedinit", beta=0.1, seed=s, clients=200, diverged_at=r) for s, r in ((0, 9), (1, 12))]
+    runs = [{"label": "fedavg", "seed": s, "rounds": 2} for s in range(3)] + [
+        {"label": "fedinit", "beta": 0.1, "seed": s, "rounds": 2} for s in range(3)
+    ]
+    runs += [{"label": "fedavg", "clients": 200, "rounds": 2}] + [
+        {"label": "fedinit", "beta": 0.1, "seed": s, "clients": 200, "diverged_at": r} for s, r in ((0, 9), (1, 12))
+    ]
     return metrics.summarise(frame(*runs)).assign(accuracy=[0.50, 0.51, 0.52, 0.54, 0.55, 0.56, 0.40, np.nan, np.nan])
 
 
@@ -36,13 +40,15 @@ def test_what_was_not_run_is_a_dash_and_partial_divergence_is_told(summary):
 
 
 def test_never_reached_is_said(frame):
-    runs = metrics.summarise(frame(dict(), dict(seed=1)), target=0.99)
+    runs = metrics.summarise(frame({}, {"seed": 1}), target=0.99)
     assert tables.value_table(runs, "rounds_to_target").text.iloc[0, 0] == "not reached"
 
 
 def test_plugin_table_pairs_by_seed(summary):
     """SCAFFOLD 50, 52 and with RI 53, 54: differences 3, 2, so Δ = +2.5 ± 0.7 (std of 2, 3), while the means differ by 2.5 too."""
-    runs = summary[:4].assign(label=["scaffold", "scaffold", "scaffold+ri", "scaffold+ri"], seed=[0, 1, 0, 1], accuracy=[0.50, 0.52, 0.53, 0.54])
+    runs = summary[:4].assign(
+        label=["scaffold", "scaffold", "scaffold+ri", "scaffold+ri"], seed=[0, 1, 0, 1], accuracy=[0.50, 0.52, 0.53, 0.54]
+    )
     table = tables.plugin_table(runs)
     assert table.text.loc["SCAFFOLD"].tolist() == ["51.0 ± 1.4", "53.5 ± 0.7", "+2.5 ± 0.7"]
     assert [c[-1] for c in table.text.columns] == ["-", "+RI", "Δ"]
@@ -76,9 +82,19 @@ def test_partitions_without_a_dirichlet_coefficient_are_named(summary):
     assert tables.accuracy_table(summary[:1].assign(partition="iid")).text.columns[0] == ("10%-100", "iid")
 
 
-@pytest.mark.parametrize("label, name", [
-    ("fedinit", "FedInit"), ("fedavg+ri", "FedInit"), ("scaffold+ri", "SCAFFOLD + RI"), ("fedavg+sam", "FedSAM"), ("fedsam+ri", "FedSAM + RI"),
-    ("fedcm+sam+ri", "MoFedSAM + RI"), ("mine", "mine"), ("Mine+ri", "Mine + RI")])
+@pytest.mark.parametrize(
+    "label, name",
+    [
+        ("fedinit", "FedInit"),
+        ("fedavg+ri", "FedInit"),
+        ("scaffold+ri", "SCAFFOLD + RI"),
+        ("fedavg+sam", "FedSAM"),
+        ("fedsam+ri", "FedSAM + RI"),
+        ("fedcm+sam+ri", "MoFedSAM + RI"),
+        ("mine", "mine"),
+        ("Mine+ri", "Mine + RI"),
+    ],
+)
 def test_display_names(label, name):
     assert display_name(label) == name
 

@@ -13,6 +13,7 @@ positive = st.floats(0.01, 10)
 
 # --- formulas -----------------------------------------------------------------------------------------------------------------
 
+
 def test_stability_factor_by_hand():
     """β = ½, cKL = 1: (1/2)^{1/2}."""
     assert rates.stability_factor(0.5, 0.5, 2, 1.0) == pytest.approx(2**-0.5)
@@ -58,6 +59,7 @@ def test_rates_scale_as_stated():
 
 
 # --- simulator ------------------------------------------------------------------------------------------------------------------
+
 
 def one_dimensional(a):
     """Clients with one sample each: f_i = ½ (w − a_i)²."""
@@ -117,7 +119,9 @@ def test_same_seed_same_bits_other_beta_same_draws():
     problem = make_problem(0)
     a, b = (simulate(problem, 6, 3, 4, 0.05, 0.1, seed=2) for _ in range(2))
     assert np.array_equal(a.w, b.w)
-    assert np.array_equal(simulate(problem, 1, 3, 4, 0.05, 0.1, seed=2).w, simulate(problem, 1, 3, 4, 0.05, 0.0, seed=2).w)  # round 1 has no offset
+    assert np.array_equal(
+        simulate(problem, 1, 3, 4, 0.05, 0.1, seed=2).w, simulate(problem, 1, 3, 4, 0.05, 0.0, seed=2).w
+    )  # round 1 has no offset
     with pytest.raises(InputError, match="cohort"):
         simulate(problem, 1, 1, 21, 0.1)
 
