@@ -86,12 +86,13 @@ def _curves(frame, column, by, filter_width, scale, ax):
         start = (every // 2 + len(ax._ends) * every // 5) % every
         ax.plot(mean.index, mean, lw=1.2 if several else 0.9, markevery=(start, every), label=text, **style)
         if several:
-            ax.fill_between(mean.index, table.min(axis=1), table.max(axis=1), color=style["color"], alpha=0.18, lw=0)
+            ax.fill_between(mean.index, table.min(axis=1), table.max(axis=1), color=style["color"], alpha=0.13, lw=0)
         diverged = runs.diverged.any()
         if diverged:
             ax.plot(mean.index[-1], mean.iloc[-1], "X", color=style["color"], ms=5, mec="white", mew=0.5, zorder=5)
         ax._ends.append((mean.index[-1], mean.iloc[-1], text + (" ✕" if diverged else ""), style["color"]))
     ax.set_xlabel("round")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlim(0, frame["round"].max())
     return ax
 
@@ -409,7 +410,7 @@ def stability_lines(betas=(0.05, 0.1, 0.2, 0.5), c_lipschitz: float = 0.1, steps
     steps = np.unique(np.geomspace(1, 1000, 60).round()) if steps is None else np.asarray(steps, float)
     with use_style():
         ax = ax or _axes(COLUMN, 2.2)
-        for beta, depth in zip(betas, np.linspace(0.45, 0.95, len(betas)), strict=False):
+        for beta, depth in zip(betas, np.linspace(0.55, 0.95, len(betas)), strict=False):
             factor = stability_factor(beta, 1.0, steps, c_lipschitz)
             color = plt.get_cmap("Oranges")(depth)
             ax.plot(steps, factor, color=color)
