@@ -23,9 +23,7 @@ def to_pixels(train: np.ndarray, test: np.ndarray, what: str) -> tuple[np.ndarra
     sets = [_three_channels(x, f"{what}: {name}") for name, x in zip(("x_train", "x_test"), sets, strict=True)]
     sizes = sorted({x.shape[1] for x in sets} - {SIDE})
     note = f" (resized from {', '.join(f'{size}×{size}' for size in sizes)})" if sizes else ""
-    train, test = (
-        np.ascontiguousarray(x if x.shape[1] == SIDE else np.stack([resized(image) for image in x])) for x in sets
-    )
+    train, test = (np.ascontiguousarray(x if x.shape[1] == SIDE else np.stack([resized(image) for image in x])) for x in sets)
     return train, test, note
 
 
@@ -36,9 +34,7 @@ def resized(image: np.ndarray) -> np.ndarray:
 
 def _channels_last(x: np.ndarray, what: str) -> np.ndarray:
     if x.dtype.kind not in "uif":
-        raise InputError(
-            f"{what} has type {x.dtype}: numbers are needed, integers 0..255 or floats 0..1; convert with astype."
-        )
+        raise InputError(f"{what} has type {x.dtype}: numbers are needed, integers 0..255 or floats 0..1; convert with astype.")
     if x.ndim == 3:
         x = x[..., None]
     if x.ndim != 4:
@@ -61,27 +57,22 @@ def _to_bytes(sets: list[np.ndarray], what: str) -> list[np.ndarray]:
     low, high = min(x.min() for x in sets), max(x.max() for x in sets)
     if low < 0 or high > 255:
         raise InputError(
-            f"{what}: pixel values {low:g}..{high:g} are out of range: "
-            f"allowed are integers 0..255 or floats 0..1; rescale them."
+            f"{what}: pixel values {low:g}..{high:g} are out of range: allowed are integers 0..255 or floats 0..1; rescale them."
         )
     kinds = {x.dtype.kind == "f" for x in sets}
     if len(kinds) == 2:
         raise InputError(
-            f"{what}: x_train has type {sets[0].dtype}, x_test {sets[1].dtype}: "
-            f"one scale for both is needed; save both as uint8."
+            f"{what}: x_train has type {sets[0].dtype}, x_test {sets[1].dtype}: one scale for both is needed; save both as uint8."
         )
     whole = all((x == np.rint(x)).all() for x in sets) if kinds == {True} else True
     if kinds == {True} and high <= 1:
         return [np.rint(x * 255.0).astype(np.uint8) for x in sets]
     if not whole:
         raise InputError(
-            f"{what}: floats in {low:g}..{high:g} that are not whole: "
-            f"allowed are floats 0..1 or whole 0..255; divide by 255, or round."
+            f"{what}: floats in {low:g}..{high:g} that are not whole: allowed are floats 0..1 or whole 0..255; divide by 255, or round."
         )
     if high <= 1:
-        raise InputError(
-            f"{what}: integer pixels of only 0 and 1 are ambiguous: multiply by 255, or save them as floats 0..1."
-        )
+        raise InputError(f"{what}: integer pixels of only 0 and 1 are ambiguous: multiply by 255, or save them as floats 0..1.")
     return [x.astype(np.uint8) for x in sets]
 
 
@@ -89,15 +80,11 @@ def _three_channels(x: np.ndarray, what: str) -> np.ndarray:
     if x.shape[3] == 1:
         return np.repeat(x, 3, axis=3)
     if x.shape[3] == 4 and (x[..., 3] != 255).any():
-        raise InputError(
-            f"{what} has transparent pixels: put the images on a background of your choice first, then save RGB."
-        )
+        raise InputError(f"{what} has transparent pixels: put the images on a background of your choice first, then save RGB.")
     return x[..., :3]
 
 
-def to_labels(
-    train: np.ndarray, test: np.ndarray, names: np.ndarray | None, what: str
-) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+def to_labels(train: np.ndarray, test: np.ndarray, names: np.ndarray | None, what: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Labels as int64 (n,) in 0..K-1, by the sorted order of the training labels, and the K class names.
 
     Accepts whole numbers of any range or strings, (n,) or (n, 1). `names`, if given, names the sorted training labels.
@@ -106,15 +93,12 @@ def to_labels(
     train, test = (_column(np.asarray(y), f"{what}: {name}") for name, y in (("y_train", train), ("y_test", test)))
     if (train.dtype.kind == "U") != (test.dtype.kind == "U"):
         raise InputError(
-            f"{what}: y_train has type {train.dtype}, y_test {test.dtype}: "
-            f"the same labels are needed in both; save both alike."
+            f"{what}: y_train has type {train.dtype}, y_test {test.dtype}: the same labels are needed in both; save both alike."
         )
     kinds = np.unique(train)
     strange = np.setdiff1d(test, kinds)
     if len(strange):
-        raise InputError(
-            f"{what}: test label {str(strange[0])!r} has no training image; add some, or drop that label from the test set."
-        )
+        raise InputError(f"{what}: test label {str(strange[0])!r} has no training image; add some, or drop that label from the test set.")
     if len(kinds) < 2:
         raise InputError(f"{what}: the training labels name only {len(kinds)} class: at least 2 are needed.")
     if names is None:

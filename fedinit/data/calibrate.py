@@ -77,9 +77,7 @@ def central(arrays: dict[str, np.ndarray], epochs: int, seed: int) -> float:
     return accuracy(model, x_test, y_test)
 
 
-def fedavg(
-    arrays: dict[str, np.ndarray], split: dict, rounds: int, clients: int, active: int, epochs: int, seed: int
-) -> float:
+def fedavg(arrays: dict[str, np.ndarray], split: dict, rounds: int, clients: int, active: int, epochs: int, seed: int) -> float:
     """Test accuracy, averaged over the last three rounds, of FedAvg."""
     x, y, x_test, y_test = tensors(arrays)
     partition = make_partition(arrays["y_train"], clients=clients, seed=seed, **split)
@@ -114,10 +112,7 @@ def main() -> None:
     options = parser.parse_args()
 
     recipe = synthetic.parse(options.data)
-    print(
-        f"{recipe}, {options.clients} clients, {options.active} active, "
-        f"{options.rounds} rounds, {options.local_epochs} local epochs"
-    )
+    print(f"{recipe}, {options.clients} clients, {options.active} active, {options.rounds} rounds, {options.local_epochs} local epochs")
     print("| seed | central |", " | ".join(SPLITS), "|\n|---|---|" + "---|" * len(SPLITS))
     for seed in range(options.seeds):
         arrays = synthetic.make(**recipe._replace(seed=recipe.seed + seed)._asdict())

@@ -100,29 +100,19 @@ def _download(source, archive: Path, data: str) -> None:
                             got += len(chunk)
                             bar.update(len(chunk))
             except urllib.error.HTTPError as error:
-                raise _advice(
-                    data, source, f"could not be downloaded: {source.url} answered {error.code} {error.reason}"
-                ) from error
+                raise _advice(data, source, f"could not be downloaded: {source.url} answered {error.code} {error.reason}") from error
             except TimeoutError as error:
-                raise _advice(
-                    data, source, f"could not be downloaded: nothing came for {STALLED} s after {got} bytes"
-                ) from error
+                raise _advice(data, source, f"could not be downloaded: nothing came for {STALLED} s after {got} bytes") from error
             except urllib.error.URLError as error:
-                raise _advice(
-                    data, source, f"could not be downloaded: no connection to {source.url} ({error.reason})"
-                ) from error
+                raise _advice(data, source, f"could not be downloaded: no connection to {source.url} ({error.reason})") from error
             except (http.client.HTTPException, ConnectionError, ssl.SSLError) as error:
-                raise _advice(
-                    data, source, f"could not be downloaded: interrupted after {got} bytes ({type(error).__name__})"
-                ) from error
+                raise _advice(data, source, f"could not be downloaded: interrupted after {got} bytes ({type(error).__name__})") from error
         if total and got < total:
             raise _advice(data, source, f"could not be downloaded: interrupted after {got} of {total} bytes")
         if first.lstrip().startswith(b"<"):
             raise _advice(data, source, f"could not be downloaded: {source.url} sent a web page instead of the archive")
         if md5.hexdigest() != source.tgz_md5:
-            raise _advice(
-                data, source, f"could not be downloaded: the {got} bytes from {source.url} have the wrong checksum"
-            )
+            raise _advice(data, source, f"could not be downloaded: the {got} bytes from {source.url} have the wrong checksum")
         os.replace(part, archive)
     finally:
         part.unlink(missing_ok=True)

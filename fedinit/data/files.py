@@ -68,20 +68,15 @@ def _read_npz(path: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...], str]:
             raise InputError(
                 f"{what}: {name} holds Python objects, which are never loaded; save plain numbers or strings of one shape."
             ) from error
-        raise InputError(
-            f"{what}: {name} cannot be read ({_line(error)}): the file is damaged, save it again with numpy.savez."
-        ) from error
+        raise InputError(f"{what}: {name} cannot be read ({_line(error)}): the file is damaged, save it again with numpy.savez.") from error
     if missing := [name for name in ARRAYS if name not in found]:
         raise InputError(
-            f"{what} lacks {', '.join(missing)} (it holds {', '.join(found) or 'none of them'}): "
-            f"save all of {', '.join(ARRAYS)}."
+            f"{what} lacks {', '.join(missing)} (it holds {', '.join(found) or 'none of them'}): save all of {', '.join(ARRAYS)}."
         )
     for part in ("train", "test"):
         x, y = found[f"x_{part}"], found[f"y_{part}"]
         if x.ndim and y.ndim and len(x) != len(y):
-            raise InputError(
-                f"{what}: x_{part} has {len(x)} images, y_{part} {len(y)} labels: one label an image is needed."
-            )
+            raise InputError(f"{what}: x_{part} has {len(x)} images, y_{part} {len(y)} labels: one label an image is needed.")
     x_train, x_test, note = to_pixels(found["x_train"], found["x_test"], what)
     y_train, y_test, classes = to_labels(found["y_train"], found["y_test"], found.get("classes"), what)
     return {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}, classes, path.name + note
@@ -135,13 +130,9 @@ def _read_image(file: Path, what: str) -> np.ndarray:
     if mode.startswith(("I", "F")):
         raise InputError(f"{what}: {name} has more than 8 bits a channel (mode {mode}): save it as an 8-bit image.")
     if image.shape[0] != image.shape[1]:
-        raise InputError(
-            f"{what}: {name} is {image.shape[1]}×{image.shape[0]} pixels: square images are needed; crop or pad it."
-        )
+        raise InputError(f"{what}: {name} is {image.shape[1]}×{image.shape[0]} pixels: square images are needed; crop or pad it.")
     if (image[..., 3] != 255).any():
-        raise InputError(
-            f"{what}: {name} has transparent pixels: put it on a background of your choice first, then save RGB."
-        )
+        raise InputError(f"{what}: {name} has transparent pixels: put it on a background of your choice first, then save RGB.")
     return image[..., :3]
 
 

@@ -77,11 +77,16 @@ def identity(data: str | os.PathLike) -> str:
     data = _text(data)
     if data in cifar.DATASETS or _is_digest(data):
         return data
-    path = Path(data).expanduser()
-    if data.startswith("synthetic") and not path.exists():
+    if synthetic.PATTERN.fullmatch(data):  # before any file of that name: a name means the same in every folder
         return str(synthetic.parse(data))
-    if path.exists():
-        return f"sha256:{files.digest(path)}"
+    path = os.path.expanduser(data)  # unlike pathlib's, os.path's answers do not raise on odd names
+    if os.path.exists(path):
+        try:
+            return f"sha256:{files.digest(Path(path))}"
+        except OSError as error:
+            raise InputError(f"data = {data!r} cannot be read ({error.strerror}): check its permissions.") from error
+    if re.match(r"synthetic\d*[:@]", data):
+        return str(synthetic.parse(data))  # which says what is wrong with it
     if re.search(r"[/\\.~]", data):
         raise InputError(f"data = {data!r}: no such file or folder. Allowed: {ALLOWED}.")
     near = difflib.get_close_matches(data.lower(), ["synthetic", "synthetic100", *cifar.DATASETS], n=1)
@@ -99,8 +104,7 @@ def load_images(data: str | os.PathLike) -> Images:
     data = _text(data)
     if _is_digest(data):
         raise InputError(
-            f"data = {data!r}: the images with this digest are not at hand, only their name; "
-            f"pass the path of the .npz file or folder."
+            f"data = {data!r}: the images with this digest are not at hand, only their name; pass the path of the .npz file or folder."
         )
     return _load(data, identity(data))
 
@@ -110,7 +114,7 @@ def _load(data: str, known_as: str) -> Images:
     if data in cifar.DATASETS:
         arrays, classes, name = cifar.read(data)
     elif known_as.startswith("sha256:"):
-        arrays, classes, name = files.read(Path(data).expanduser())
+        arrays, classes, name = files.read(Path(os.path.expanduser(data)))
     else:
         recipe = synthetic.parse(data)
         arrays, classes, name = synthetic.make(*recipe), tuple(f"class {k}" for k in range(recipe.classes)), recipe.caption

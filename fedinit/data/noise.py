@@ -48,9 +48,7 @@ class Noise:
         return x.clamp(0, 1)
 
 
-def make_noise(
-    *, clients: int, classes: int, client_std: float, category_std: float, category_scope: str = "global", seed: int
-) -> Noise:
+def make_noise(*, clients: int, classes: int, client_std: float, category_std: float, category_scope: str = "global", seed: int) -> Noise:
     """Draw gains 1 + client_std · N(0, 1), clipped at 0, and shifts category_std · N(0, 1); a std of 0 gives None.
 
     category_scope "global": one shift a category for everybody, (K,); "client": one a client and category, (C, K).
@@ -64,9 +62,7 @@ def make_noise(
             raise InputError(f"{argument} = {value} is out of range: at least 1 is needed.")
     for argument, value in (("client_std", client_std), ("category_std", category_std)):
         if not (value >= 0 and math.isfinite(value)):
-            raise InputError(
-                f"{argument} = {value} is out of range: a finite number ≥ 0 is needed; 0 switches this noise off."
-            )
+            raise InputError(f"{argument} = {value} is out of range: a finite number ≥ 0 is needed; 0 switches this noise off.")
     shape = (classes,) if category_scope == "global" else (clients, classes)
     gains = 1 + client_std * stream(seed, "noise", 0).standard_normal((clients, 3))
     shifts = category_std * stream(seed, "noise", 1).standard_normal(shape)

@@ -144,9 +144,7 @@ def make_partition(
     if scheme == "iid":
         chunks = shuffled[: clients * size]
     elif scheme == "pathological":
-        size, chunks = schemes.shards(
-            rng, pools, begins, counts, clients, size, classes_per_client, exact=samples is not None
-        )
+        size, chunks = schemes.shards(rng, pools, begins, counts, clients, size, classes_per_client, exact=samples is not None)
     else:
         concentration = np.ones(len(counts)) if prior == "uniform" else counts / len(labels)
         priors = schemes.dirichlet_priors(rng, dirichlet, concentration, clients)
@@ -165,29 +163,22 @@ def make_partition(
 def _class_sizes(labels: np.ndarray) -> np.ndarray:
     if labels.ndim != 1 or labels.size == 0 or labels.dtype.kind not in "iu" or labels.min() < 0:
         raise InputError(
-            f"labels of shape {labels.shape} and type {labels.dtype}: one integer 0..K-1 an image is needed, "
-            f"as load_images returns them."
+            f"labels of shape {labels.shape} and type {labels.dtype}: one integer 0..K-1 an image is needed, as load_images returns them."
         )
     counts = np.bincount(labels)
     if not counts.all():
-        raise InputError(
-            f"labels: class {int(np.argmin(counts))} of 0..{len(counts) - 1} has no image; "
-            f"renumber the classes without gaps."
-        )
+        raise InputError(f"labels: class {int(np.argmin(counts))} of 0..{len(counts) - 1} has no image; renumber the classes without gaps.")
     return counts
 
 
-def _check(
-    images: int, classes: int, clients: int, samples: int | None, scheme: str, dirichlet: float, classes_per_client: int
-) -> None:
+def _check(images: int, classes: int, clients: int, samples: int | None, scheme: str, dirichlet: float, classes_per_client: int) -> None:
     if clients < 1:
         raise InputError(f"clients = {clients} is out of range: at least 1 client is needed.")
     if samples is not None and samples < 1:
         raise InputError(f"samples = {samples} is out of range: at least 1 image a client, or None for images / clients.")
     if samples is None and clients > images:
         raise InputError(
-            f"clients = {clients} is more than the {images} images: "
-            f"take fewer clients, or set samples with scheme 'dirichlet'."
+            f"clients = {clients} is more than the {images} images: take fewer clients, or set samples with scheme 'dirichlet'."
         )
     if scheme != "dirichlet" and samples is not None and clients * samples > images:
         raise InputError(
@@ -195,10 +186,6 @@ def _check(
             f"at most {images // clients} is allowed; take fewer clients, or scheme 'dirichlet' (drawn with replacement)."
         )
     if not (dirichlet > 0 and math.isfinite(dirichlet)):
-        raise InputError(
-            f"dirichlet = {dirichlet} is out of range: a finite number > 0 is needed, such as 0.1 (skewed) or 100 (even)."
-        )
+        raise InputError(f"dirichlet = {dirichlet} is out of range: a finite number > 0 is needed, such as 0.1 (skewed) or 100 (even).")
     if scheme == "pathological" and not 1 <= classes_per_client <= classes:
-        raise InputError(
-            f"classes_per_client = {classes_per_client} is out of range: allowed are 1..{classes}, the number of classes."
-        )
+        raise InputError(f"classes_per_client = {classes_per_client} is out of range: allowed are 1..{classes}, the number of classes.")

@@ -21,6 +21,7 @@ from ..streams import stream
 SIDE = 32
 LIMIT = 200_000  # images: 600 MB
 FORM = "synthetic[100][:TRAIN/TEST][@SEED]"
+PATTERN = re.compile(r"synthetic(100)?(?::(\d{1,9})/(\d{1,9}))?(?:@(\d{1,18}))?", re.ASCII)
 
 
 class Recipe(NamedTuple):
@@ -42,7 +43,7 @@ class Recipe(NamedTuple):
 
 def parse(data: str) -> Recipe:
     """The recipe in a name of the form `FORM`; raises InputError for any other form or a size out of range."""
-    found = re.fullmatch(r"synthetic(100)?(?::(\d{1,9})/(\d{1,9}))?(?:@(\d{1,18}))?", data, re.ASCII)
+    found = PATTERN.fullmatch(data)
     if not found:
         raise InputError(f"data = {data!r} is not of the form {FORM}, such as synthetic:4000/1000@1.")
     recipe = Recipe(**{field: int(text) for field, text in zip(Recipe._fields, found.groups(), strict=True) if text})
@@ -51,6 +52,8 @@ def parse(data: str) -> Recipe:
 
 
 def _check(recipe: Recipe, what: str) -> None:
+    if recipe.classes < 2:
+        raise InputError(f"{what} asks for {recipe.classes} classes: at least 2 are needed.")
     for part, size in (("training", recipe.train), ("test", recipe.test)):
         if not recipe.classes <= size <= LIMIT:
             raise InputError(f"{what} asks for {size} {part} images: allowed are {recipe.classes} (one a class) to {LIMIT}.")
