@@ -1,0 +1,205 @@
+"""The HTML report of a folder of figures and tables: one page that opens from disk, without scripts or anything from outside."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from fedinit import artefacts
+from fedinit.results.ledger import NOT_REPRODUCED, NOT_TESTED, REPRODUCED
+
+PICTURES = (".svg", ".png")  # the first that is there is shown
+DOWNLOADS = (".png", ".svg", ".pdf", ".csv", ".tex")
+KINDS = {REPRODUCED: "yes", NOT_REPRODUCED: "no", NOT_TESTED: "open"}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One figure or table of the folder: its sidecar, its picture (a file name) or table (markup without caption), its other files."""
+
+    name: str
+    meta: dict
+    picture: str | None
+    table: Markup | None
+    downloads: list[tuple[str, str]]
+
+    @property
+    def caption(self) -> str:
+        return self.meta.get("caption") or self.name.replace("_", " ")
+
+
+@dataclass(frozen=True)
+class Section:
+    """One notebook: its items, and its executed copy (a relative path; `failed`: the error it ended with)."""
+
+    name: str
+    title: str
+    items: list[Item]
+    executed: str | None
+    failed: str | None
+
+
+def write_report(folder: str | Path, stores: Sequence[Path] = ()) -> Path:
+    """Write <folder>/index.html from the sidecars, pictures, tables and executed notebooks that lie there; returns its path.
+
+    The claims ledger comes first, then the notebooks in the order in which they run. `stores` are folders of runs where the hardware behind
+    the numbers is looked up, beside <folder>/runs. Links are relative: the folder may be moved or served as it is.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    items = [item for path in sorted(folder.glob("*.json")) if (item := _item(path)) is not None]
+    sections = _sections(folder, items)
+    page = _environment().get_template("report.html.jinja").render(
+        sections=sections,
+        presets=_distinct(item.meta.get("preset") for item in items),
+        verdicts=_verdicts(folder, items),
+        kinds=KINDS,
+        provenance=_provenance(items, [folder / "runs", *stores]),
+        tables=sum(item.table is not None for item in items),
+        figures=sum(item.picture is not None for item in items),
+        runs=len({key for item in items for key in item.meta.get("runs", [])}),
+    )
+    path = folder / "index.html"
+    path.write_text(page, encoding="utf-8")
+    return path.absolute()
+
+
+def _environment() -> Environment:
+    loader = PackageLoader("fedinit")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
+
+def _item(sidecar: Path) -> Item | None:
+    try:
+        meta = json.loads(sidecar.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    if not isinstance(meta, dict) or "notebook" not in meta:
+        return None
+    there = {kind: f"{sidecar.stem}{kind}" for kind in (*DOWNLOADS, ".html") if sidecar.with_name(f"{sidecar.stem}{kind}").exists()}
+    picture = next((there[kind] for kind in PICTURES if kind in there), None)
+    table = _table(sidecar.stem, sidecar.with_suffix(".html").read_text(encoding="utf-8")) if ".html" in there else None
+    downloads = [(kind.removeprefix("."), there[kind]) for kind in DOWNLOADS if kind in there] + [("sidecar", sidecar.name)]
+    return Item(sidecar.stem, meta, picture, table, downloads)
+
+
+def _table(name: str, fragment: str) -> Markup:
+    """A table that pandas wrote, fit for a page with others: ids of its own, scoped headers, no caption (the page sets it), marked verdicts."""
+    own = f"T_{re.sub(r'[^A-Za-z0-9_-]', '_', name)}"
+    text = re.sub(r'(?<=#)T_t(?=[ _{,])|(?<=id=")T_t(?=[_"])', own, fragment)
+    text = re.sub(r"<caption\b.*?</caption>", "", text, flags=re.S)
+    text = re.sub(r'<table border="\d+"', "<table", text)
+    text = re.sub(r"<table\b", f'<table aria-labelledby="caption-{name}"', text, count=1)
+    head, body, rest = text.partition("</thead>")
+    text = re.sub(r"<th(?=[ >])", '<th scope="col"', head) + body + re.sub(r"<th(?=[ >])", '<th scope="row"', rest)
+    for verdict, kind in KINDS.items():
+        text = re.sub(rf"<td([^>]*)>\s*{verdict}\s*</td>", rf'<td\1><span class="verdict {kind}">{verdict}</span></td>', text)
+    # cells of running text may wrap, numbers may not
+    return Markup(re.sub(r"<td([^>]*)>([^<]{40,})</td>", r'<td\1><span class="prose">\2</span></td>', text))
+
+
+def _sections(folder: Path, items: list[Item]) -> list[Section]:
+    order = ["claims", *(name for name in artefacts.RUNS if name != "claims")]
+    order += sorted({item.meta["notebook"] for item in items} - set(order))
+    sections = []
+    for name in order:
+        path = folder / "notebooks" / f"{name}.ipynb"
+        mine = [item for item in items if item.meta["notebook"] == name]
+        if mine or path.exists():
+            title, failed = _notebook(path if path.exists() else artefacts.checkout() / "notebooks" / path.name)
+            sections.append(Section(name, title or name.replace("_", " "), mine, f"notebooks/{path.name}" if path.exists() else None, failed))
+    return sections
+
+
+def _notebook(path: Path) -> tuple[str | None, str | None]:
+    """(title, error it ended with) of a notebook; (None, None) of one that is not there or cannot be read."""
+    try:
+        cells = nbformat.read(path, as_version=4).cells
+    except Exception:  # half-written, or none
+        return None, None
+    texts = [cell.source for cell in cells if cell.cell_type == "markdown" and "papermill-error-cell-tag" not in cell.metadata.get("tags", [])]
+    title = next((line.lstrip("#").strip() for text in texts for line in text.splitlines() if line.startswith("# ")), None)
+    errors = [o for cell in cells if cell.cell_type == "code" for o in cell.outputs if o.output_type == "error"]
+    died = [cell for cell in cells if cell.metadata.get("papermill", {}).get("status") in ("failed", "running")]
+    failed = f"{errors[0].ename}: {errors[0].evalue}" if errors else "it was stopped before its end" if died else None
+    return re.sub(r"[*_`$]", "", title) if title else None, failed
+
+
+def _verdicts(folder: Path, items: list[Item]) -> list[tuple[str, int]]:
+    """How many claims came out how, in the order of KINDS; empty without a ledger."""
+    for item in items:
+        path = folder / f"{item.name}.csv"
+        if item.meta["notebook"] == "claims" and path.exists():
+            with path.open(encoding="utf-8", newline="") as file:
+                counts = Counter(row.get("verdict") for row in csv.DictReader(file))
+            if any(counts[kind] for kind in KINDS):
+                return [(kind, counts[kind]) for kind in KINDS]
+    return []
+
+
+def _provenance(items: list[Item], stores: Iterable[Path]) -> list[tuple[str, str]]:
+    """(what, text) rows: what the sidecars say, and the runs behind them as far as they can be found."""
+    metas = [item.meta for item in items]
+    stores = [Path(store) for store in stores]
+    versions: dict[str, list[str]] = {}
+    for meta in metas:
+        for package, version in meta.get("versions", {}).items():
+            versions.setdefault(package, []).append(version)
+    rows = [
+        ("preset", ", ".join(_distinct(meta.get("preset") for meta in metas))),
+        ("data", ", ".join(_distinct(meta.get("data") for meta in metas))),
+        ("seeds", "; ".join(_distinct(", ".join(map(str, meta["seeds"])) for meta in metas if meta.get("seeds")))),
+        ("accuracy", "; ".join(_distinct(_rule(meta["rule"]) for meta in metas if meta.get("rule")))),
+        ("commit", ", ".join(_distinct(meta.get("commit") for meta in metas))),
+        ("versions", ", ".join(f"{package} {' / '.join(_distinct(found))}" for package, found in versions.items())),
+    ]
+    keys = sorted({key for meta in metas for key in meta.get("runs", [])})
+    found = [record for key in keys if (record := _record(key, stores)) is not None]
+    attempts = [attempt for _, record in found for attempt in record.get("attempts", [])]
+    if keys:
+        data = _distinct(experiment.get("data") for experiment, _ in found)
+        if data and not rows[1][1]:
+            rows[1] = ("data", ", ".join(data))
+        hardware = Counter(f"{a.get('hardware', '?')} ({a.get('device', '?')}, {a.get('threads', '?')} thread, {a.get('system', '?')})" for a in attempts)
+        days = sorted(a[when][:10] for a in attempts for when in ("began", "ended") if a.get(when))
+        rows += [
+            ("runs", f"{len(keys)}" + (f", of which {len(found)} were found for this report" if len(found) < len(keys) else "")),
+            ("hardware", "; ".join(hardware)),
+            ("computed", days[0] if days and days[0] == days[-1] else f"{days[0]} to {days[-1]}" if days else ""),
+        ]
+    return [(what, text) for what, text in rows if text]
+
+
+def _rule(rule: dict) -> str:
+    from fedinit.results.metrics import rule_text
+
+    try:
+        return rule_text("smoothed_max", **rule)
+    except TypeError:
+        return ", ".join(f"{name} {value}" for name, value in rule.items())
+
+
+def _record(key: str, stores: Sequence[Path]) -> tuple[dict, dict] | None:
+    """(canonical experiment, provenance) of a stored run."""
+    for store in stores:
+        files = store / key / "experiment.json", store / key / "provenance.json"
+        try:
+            experiment, provenance = (json.loads(file.read_text(encoding="utf-8")) if file.exists() else {} for file in files)
+        except ValueError:
+            continue
+        if experiment or provenance:
+            return experiment, provenance
+    return None
+
+
+def _distinct(values: Iterable) -> list[str]:
+    return list(dict.fromkeys(str(value) for value in values if value))
