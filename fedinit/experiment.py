@@ -160,8 +160,10 @@ class Experiment:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def columns(self) -> dict[str, object]:
-        """The fields and the method's hyperparameters as one flat dict: the columns of a tidy frame."""
+        """The fields and the method's hyperparameters as one flat dict: the columns of a tidy frame. The rate is `initial_lr`
+        there, beside the history's `lr` of each round."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "method"}
+        fields["initial_lr"] = fields.pop("lr")
         return {"key": self.key, "label": self.label, **fields, **methods.hyperparameters(self.method)}
 
     @classmethod

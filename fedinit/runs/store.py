@@ -11,6 +11,7 @@ moved, and nothing is ever unpickled.
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -113,7 +114,9 @@ def read_history(path: Path) -> pd.DataFrame:
     whole = text[: text.rfind("\n") + 1]
     if not whole:
         return pd.DataFrame(columns=list(COLUMNS))
-    return pd.read_csv(io.StringIO(whole), float_precision="round_trip", dtype={"active": str})
+    rows = list(csv.DictReader(io.StringIO(whole)))
+    kinds = {**dict.fromkeys(COLUMNS, float), "round": int, "diverged": int, "active": str}
+    return pd.DataFrame({name: [kinds[name](row[name]) for row in rows] for name in COLUMNS})
 
 
 def write_atomic(path: Path, text: str) -> None:

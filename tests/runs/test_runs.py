@@ -1,0 +1,313 @@
+"""Runs on disk: exact resume, prefix property, locks, torn files, diverged runs, sweeps."""
+
+import dataclasses
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fedinit import FedAvg, InputError, Simulation, Store, frame, run, simulate, sweep
+from fedinit.runs.store import SECONDS, read_history
+from fedinit.runs.sweep import WorkerDied
+from tests.training.tiny import tiny
+
+
+def bits(history: pd.DataFrame) -> pd.DataFrame:
+    """What must be the same to the last bit: all but the seconds."""
+    return history.drop(columns=list(SECONDS)).reset_index(drop=True)
+
+
+def same(a: pd.DataFrame, b: pd.DataFrame) -> None:
+    pd.testing.assert_frame_equal(bits(a), bits(b), check_exact=True)
+
+
+class Killed(Exception):
+    """Stands for a kill between two rounds."""
+
+
+@pytest.mark.parametrize("memory", ["ram", "disk"])
+@pytest.mark.parametrize("method", ["scaffold+ri", "fedadam", "feddyn+ri", "fedcm"])
+@pytest.mark.parametrize("seconds", [0.0, 1e9])
+def test_a_run_stopped_after_any_round_and_started_again_has_the_bits_of_one_never_stopped(method, memory, seconds, tmp_path):
+    """With a checkpoint every round, and with none before the end (then the rounds are played again)."""
+    whole = run(tiny(method), store=Store(tmp_path / "whole"))
+    for stop in (1, 3):
+        store = Store(tmp_path / f"stopped-{stop}")
+
+        def bomb(record, stop=stop):
+            if record["round"] == stop:
+                raise Killed
+
+        with pytest.raises(Killed):
+            run(tiny(method), store=store, memory=memory, checkpoint_seconds=seconds, on_round=bomb)
+        assert store.load(tiny(method)) is None
+        same(run(tiny(method), store=store, memory=memory).history, whole.history)
+
+
+def test_stopped_in_the_middle_of_a_round(tmp_path, monkeypatch):
+    """The clients' vectors of the unfinished round must not leak into the resumed one."""
+    experiment = tiny("scaffold+ri", rounds=4)
+    whole = run(experiment, store=Store(tmp_path / "whole"))
+    for memory in ("ram", "disk"):
+        store, keep, calls = Store(tmp_path / memory), Simulation._keep, []
+
+        def bomb(self, client, result, keep=keep, calls=calls):
+            keep(self, client, result)
+            calls.append(client)
+            if len(calls) == 5:  # the first client of round 3
+                raise Killed
+
+        monkeypatch.setattr(Simulation, "_keep", bomb)
+        with pytest.raises(Killed):
+            run(experiment, store=store, memory=memory, checkpoint_seconds=0)
+        monkeypatch.setattr(Simulation, "_keep", keep)
+        same(run(experiment, store=store, memory=memory).history, whole.history)
+
+
+def test_killed_by_the_system_and_started_again(tmp_path):
+    """SIGKILL while computing, in a process of its own; then resumed here."""
+    experiment = tiny("fedinit", rounds=60)
+    code = (
+        "import torch; torch.set_num_threads(1)\n"
+        "from fedinit import Store, run\nfrom tests.training.tiny import tiny\n"
+        f"run(tiny('fedinit', rounds=60), store=Store({str(tmp_path / 'killed')!r}), checkpoint_seconds=0.05)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
+    store = Store(tmp_path / "killed")
+    deadline = time.monotonic() + 120
+    while store.rounds_done(experiment) < 5 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = store.rounds_done(experiment)
+    assert 5 <= done < 60
+    resumed = run(experiment, store=store)
+    same(resumed.history, run(experiment, store=Store(tmp_path / "whole")).history)
+    assert resumed.provenance["attempts"][-1]["from_round"] > 0
+
+
+def test_rounds_are_a_prefix(tmp_path):
+    """A run of 4 rounds answers a question about 2; asked for 6, it goes on from round 4; all with the bits of a run of 6."""
+    store = Store(tmp_path / "grown")
+    four = run(tiny("fedinit", rounds=4), store=store)
+    two = store.load(tiny("fedinit", rounds=2))
+    same(two.history, four.history.iloc[:2])
+    six = run(tiny("fedinit", rounds=6), store=store)
+    assert six.provenance["attempts"][-1]["from_round"] == 4
+    same(six.history, run(tiny("fedinit", rounds=6), store=Store(tmp_path / "whole")).history)
+
+
+def test_another_setting_is_another_folder():
+    """Trap: same name, other settings. Each field but `rounds` changes the key."""
+    base = tiny()
+    changes = {
+        "method": FedAvg(global_lr=0.5),
+        "data": "synthetic:200/101",
+        "clients": 5,
+        "cohort_size": 1,
+        "participation": "coin",
+        "samples": 24,
+        "partition": "iid",
+        "dirichlet": 0.2,
+        "prior": "class",
+        "draws": "cyclic",
+        "classes_per_client": 3,
+        "client_noise": 0.1,
+        "category_noise": 0.1,
+        "category_scope": "client",
+        "model": "vgg11",
+        "width": 5,
+        "stem": "cifar",
+        "local_epochs": 2,
+        "batch_size": 11,
+        "lr": 0.2,
+        "lr_decay": 0.9,
+        "weight_decay": 0.0,
+        "clip": None,
+        "augment": False,
+        "precision": "bf16",
+        "seed": 1,
+    }
+    assert set(changes) == {f.name for f in dataclasses.fields(base)} - {"rounds"}
+    keys = {base.replace(**{name: value}).key for name, value in changes.items()}
+    assert len(keys | {base.key}) == len(changes) + 1
+    assert base.replace(rounds=9).key == base.key
+
+
+def test_a_torn_last_line_is_dropped_and_a_half_written_checkpoint_is_not_seen(tmp_path):
+    store, experiment = Store(tmp_path), tiny("scaffold")
+    whole = run(experiment, store=store)
+    history = whole.folder / "history.csv"
+    history.write_text(history.read_text()[:-20])
+    assert len(read_history(history)) == 3
+    assert store.load(experiment) is None
+    (whole.folder / "checkpoint" / "state.part").write_bytes(b"half")
+    same(run(experiment, store=store).history, whole.history)
+
+
+def test_the_same_bits_with_one_and_two_jobs_and_in_any_order(tmp_path):
+    experiments = [tiny(method, seed=seed) for method in ("fedinit", "scaffold") for seed in (0, 1)]
+    one = sweep(experiments, jobs=1, store=Store(tmp_path / "one"), progress=False)
+    two = sweep(experiments[::-1], jobs=2, store=Store(tmp_path / "two"), progress=False)
+    again = frame(experiments, Store(tmp_path / "two"))
+    same(one, again)
+    assert len(two) == len(one) == 4 * 4
+
+
+def test_what_ran_before_in_the_same_process_does_not_matter():
+    alone = simulate(tiny("fedinit"))
+    torch.manual_seed(7)
+    np.random.seed(7)
+    simulate(tiny("scaffold", seed=3))
+    same(simulate(tiny("fedinit")), alone)
+
+
+def test_twins_share_partition_cohorts_batches_and_initial_weights():
+    base, twin = Simulation(tiny("fedavg"), device="cpu"), Simulation(tiny("fedinit"), device="cpu")
+    assert torch.equal(base.initial, twin.initial)
+    assert base.batches.partition.digest == twin.batches.partition.digest
+    for _ in range(3):
+        first, second = base.step(), twin.step()
+        assert first["active"] == second["active"]
+    x, y = next(base.batches.train(1, 2)), next(twin.batches.train(1, 2))
+    assert torch.equal(x[0], y[0])
+    assert torch.equal(x[1], y[1])
+
+
+@pytest.mark.parametrize("seconds", [0.0, 30.0])
+def test_a_diverged_run_is_a_result(tmp_path, seconds):
+    """η = 1e20 overflows at once: the run stops, is stored as diverged, and is not run again."""
+    store, experiment = Store(tmp_path), tiny("fedavg", lr=1e20, clip=None, rounds=50)
+    done = run(experiment, store=store, checkpoint_seconds=seconds)
+    assert done.diverged == len(done.history) < 5
+    assert done.history["diverged"].tolist()[-1] == 1
+    assert store.load(experiment).diverged == done.diverged
+
+    def never(record):
+        raise AssertionError("a diverged run was run again")
+
+    same(run(experiment, store=store, on_round=never).history, done.history)
+
+
+def _race(folder, queue):
+    torch.set_num_threads(1)
+    done = run(tiny("fedinit", rounds=8), store=Store(folder), device="cpu")
+    queue.put(len(done.provenance["attempts"]))
+
+
+def test_two_processes_that_want_the_same_run_share_it(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    both = [context.Process(target=_race, args=(str(tmp_path), queue)) for _ in range(2)]
+    for process in both:
+        process.start()
+    assert [queue.get(timeout=120), queue.get(timeout=120)] == [1, 1]  # one attempt in all: the other waited and read
+    for process in both:
+        process.join()
+        assert process.exitcode == 0
+
+
+@dataclasses.dataclass(frozen=True)
+class KillsItsWorker(FedAvg):
+    def step(self, w, server, cohort):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_worker_is_noticed(tmp_path):
+    """Trap: a worker killed for memory and a sweep that waits for ever."""
+    experiments = [tiny(KillsItsWorker()), tiny(KillsItsWorker(), seed=1)]
+    with pytest.raises(WorkerDied, match="killed"):
+        sweep(experiments, jobs=2, store=Store(tmp_path), progress=False)
+
+
+def test_a_method_of_a_notebook_cell_reaches_the_workers(tmp_path):
+    """Trap: spawned workers and classes defined in __main__."""
+    code = (
+        "from dataclasses import dataclass\nfrom fedinit import FedAvg, Store, sweep\nfrom tests.training.tiny import tiny\n"
+        "@dataclass(frozen=True)\nclass Mine(FedAvg):\n    pull: float = 0.5\n"
+        "    def start(self, w, mine): return w * self.pull\n"
+        f"f = sweep([tiny(Mine(), seed=s) for s in (0, 1)], jobs=2, store=Store({str(tmp_path)!r}), progress=False)\n"
+        "print(len(f), set(f.label), set(f.pull))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=180, check=True)
+    assert out.stdout.strip() == "8 {'mine'} {0.5}"
+
+
+def test_an_edited_method_is_another_run():
+    """The key carries a fingerprint of a user's class: the same name with another formula is not the stored run."""
+
+    def make(factor):
+        namespace = {"FedAvg": FedAvg, "dataclass": dataclasses.dataclass}
+        source = f"@dataclass(frozen=True)\nclass Mine(FedAvg):\n    def start(self, w, mine):\n        return w * {factor}\n"
+        exec(source, namespace)
+        return namespace["Mine"]()
+
+    assert tiny(make(0.5)).key != tiny(make(0.25)).key
+    assert tiny(make(0.5)).key == tiny(make(0.5)).key
+
+
+def test_provenance_says_where_a_run_comes_from(tmp_path):
+    done = run(tiny("fedinit"), store=Store(tmp_path))
+    attempt = done.provenance["attempts"][0]
+    assert attempt["threads"] == 1
+    assert attempt["device"] == "cpu"
+    assert attempt["versions"]["torch"] == torch.__version__.split("+")[0] or attempt["versions"]["torch"] == torch.__version__
+    assert len(done.provenance["partition"]["digest"]) == 64
+    stored = json.loads((done.folder / "experiment.json").read_text())
+    assert type(tiny()).from_canonical(stored, rounds=4).key == tiny("fedinit").key == done.folder.name
+
+
+def test_committed_histories_answer_without_training(tmp_path):
+    """A clone redraws: the store reads histories elsewhere when its own folder has none."""
+    experiment = tiny("fedinit")
+    made = run(experiment, store=Store(tmp_path / "committed"))
+    fresh = Store(tmp_path / "fresh", also=(tmp_path / "committed",))
+    same(fresh.load(experiment).history, made.history)
+    assert not (tmp_path / "fresh").exists()
+
+
+def test_tidy_frame_has_fields_hyperparameters_and_rounds(tmp_path):
+    table = sweep([tiny("fedavg"), tiny("fedinit")], jobs=1, store=Store(tmp_path), progress=False)
+    assert len(table) == 8
+    assert {"key", "label", "seed", "round", "test_accuracy", "divergence_all", "beta", "cohort_size", "dirichlet"} <= set(table)
+    assert table.loc[table.label == "fedavg", "beta"].isna().all()
+    assert (table.loc[table.label == "fedinit", "beta"] == 0.1).all()
+    assert table.test_accuracy.between(0, 1).all()
+
+
+def test_evaluation_cadence_changes_no_other_number(tmp_path):
+    """Tested in rounds 2, 4 and the last, 5; the test accuracies that are there are the same."""
+    dense = run(tiny("fedinit", rounds=5), store=Store(tmp_path / "dense")).history
+    sparse = run(tiny("fedinit", rounds=5), store=Store(tmp_path / "sparse"), evaluate_every=2).history
+    assert sparse.loc[sparse.test_accuracy.notna(), "round"].tolist() == [2, 4, 5]
+    seen = sparse.test_accuracy.notna()
+    assert (sparse.test_accuracy[seen] == dense.test_accuracy[seen]).all()
+    pd.testing.assert_series_equal(sparse.train_loss, dense.train_loss, check_exact=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: sweep([]), "at least one"),
+        (lambda: sweep([tiny()], jobs=0), "jobs = 0"),
+        (lambda: sweep([tiny()], jobs=1000), "cores"),
+        (lambda: sweep(["fedavg"]), "not str"),
+        (lambda: run(tiny(), memory="tape"), "ram, disk"),
+        (lambda: run(tiny(), evaluate_every=0), "evaluate_every = 0"),
+        (lambda: run(tiny(), device="cuda:9" if not torch.cuda.is_available() else "tpu"), "not available"),
+        (lambda: frame([tiny()]), "not stored"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(call, words):
+    with pytest.raises(InputError, match=words) as error:
+        call()
+    assert "\n" not in str(error.value)
