@@ -129,8 +129,8 @@ def _notebook(path: Path) -> tuple[str | None, str | None]:
     texts = [cell.source for cell in cells if cell.cell_type == "markdown" and "papermill-error-cell-tag" not in cell.metadata.get("tags", [])]
     title = next((line.lstrip("#").strip() for text in texts for line in text.splitlines() if line.startswith("# ")), None)
     errors = [o for cell in cells if cell.cell_type == "code" for o in cell.outputs if o.output_type == "error"]
-    died = [cell for cell in cells if cell.metadata.get("papermill", {}).get("status") in ("failed", "running")]
-    failed = f"{errors[0].ename}: {errors[0].evalue}" if errors else "it was stopped before its end" if died else None
+    stopped = any(cell.metadata.get("papermill", {}).get("status", "completed") != "completed" for cell in cells)
+    failed = f"{errors[0].ename}: {errors[0].evalue}" if errors else "it was stopped before its end" if stopped else None
     return re.sub(r"[*_`$]", "", title) if title else None, failed
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
+import logging
 import math
 import os
 import statistics
@@ -385,14 +386,15 @@ class Parameter:
 
 
 def declared(notebook: str | os.PathLike) -> dict[str, Parameter]:
-    """The parameters of a notebook: the assignments of its cell tagged `parameters`, typed by annotation, else by default value."""
+    """The parameters of a notebook: the assignments of its cell tagged `parameters`, typed by annotation (or `# type:` comment, as papermill
+    reads them), else by default value."""
     path = Path(notebook)
     cells = _read(path).cells
     cell = next((c for c in cells if c.cell_type == "code" and "parameters" in c.metadata.get("tags", [])), None)
     if cell is None:
         return {}
     try:
-        body = ast.parse(cell.source).body
+        body = ast.parse(cell.source, type_comments=True).body
     except SyntaxError as error:
         raise InputError(f"notebook {path.name}: the parameters cell is not Python ({error.msg}, line {error.lineno}); mend it.") from None
     found = {}
@@ -400,7 +402,8 @@ def declared(notebook: str | os.PathLike) -> dict[str, Parameter]:
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
             found[line.target.id] = _parameter(line.target.id, line.annotation, line.value)
         elif isinstance(line, ast.Assign) and len(line.targets) == 1 and isinstance(line.targets[0], ast.Name):
-            found[line.targets[0].id] = _parameter(line.targets[0].id, None, line.value)
+            hint = ast.Constant(line.type_comment) if line.type_comment else None
+            found[line.targets[0].id] = _parameter(line.targets[0].id, hint, line.value)
     return found
 
 
@@ -438,7 +441,10 @@ def _parameter(name: str, annotation: ast.expr | None, default: ast.expr | None)
 def _annotated(node: ast.expr) -> tuple[set[str], str | None]:
     """(kinds, kind of a list's elements) of an annotation; no kinds when it says nothing that can be checked."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return _annotated(ast.parse(node.value, mode="eval").body)
+        try:
+            return _annotated(ast.parse(node.value, mode="eval").body)
+        except SyntaxError:
+            return set(), None
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         (left, first), (right, second) = _annotated(node.left), _annotated(node.right)
         return (left | right if left and right else set()), first or second
@@ -610,13 +616,14 @@ def _execute(path: Path, target: Path, values: dict, store: Store, on_cell: Call
     from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError
 
+    logging.getLogger("papermill").addHandler(logging.NullHandler())  # its warnings are told here, better
     number, cells = _numbering(_read(path), bool(values))
     for attempt in (1, 2):
-        at: list[int] = []  # numbers of the cells that were started
+        at: list[int] = []  # indices, in papermill's copy, of the cells that were started
 
         def started(cell, cell_index, at=at):
-            at.append(number(cell_index))
-            on_cell(at[-1], cells)
+            at.append(cell_index)
+            on_cell(number(cell_index), cells)
 
         try:
             papermill.execute_notebook(
@@ -640,9 +647,20 @@ def _execute(path: Path, target: Path, values: dict, store: Store, on_cell: Call
             if at:
                 died = isinstance(error, DeadKernelError)
                 what = "the kernel died (killed, most often for memory)" if died else f"{type(error).__name__}: {_last_line(error)}"
-                raise NotebookFailed(f"cell {at[-1]}: {what}; what was computed is stored, run the same again to go on.", at[-1]) from None
+                _mark(target, at[-1], type(error).__name__, what)
+                cell = number(at[-1])
+                raise NotebookFailed(f"cell {cell}: {what}; what was computed is stored, run the same again to go on.", cell) from None
             if attempt == 2:
                 raise NotebookFailed(f"its kernel did not start: {_last_line(error)}") from None
+
+
+def _mark(target: Path, index: int, name: str, text: str) -> None:
+    """Put into the executed copy what its dead kernel could not."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        copy = nbformat.read(target, as_version=4)
+        copy.cells[index].outputs.append(nbformat.v4.new_output("error", ename=name, evalue=text, traceback=[f"{name}: {text}"]))
+        copy.cells[index].metadata.setdefault("papermill", {}).update(exception=True, status="failed")
+        nbformat.write(copy, target)
 
 
 def _numbering(source: nbformat.NotebookNode, injected: bool) -> tuple[Callable[[int], int], int]:
@@ -664,16 +682,18 @@ def _last_line(error: Exception) -> str:
 
 def _kernel(store: Store) -> type:
     """A kernel manager whose kernels are this very interpreter, whatever "python3" means among the installed kernels, and this very package."""
+    from ipykernel.kernelspec import get_kernel_dict
     from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import AsyncKernelManager
 
-    env = {"FEDINIT_RUNS": str(store.folder.absolute())} if store.folder != default_folder() else {}
+    env = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}  # figures in the notebook, whatever the shell has set
+    if store.folder != default_folder():
+        env["FEDINIT_RUNS"] = str(store.folder.absolute())
     package = Path(__file__).resolve().parents[1]
     if "site-packages" not in package.parts:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
-    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     env = {name: text.replace("$", "$$") for name, text in env.items()}  # jupyter_client substitutes $names
-    spec = KernelSpec(argv=argv, display_name="Python 3", language="python", env=env)
+    spec = KernelSpec(**get_kernel_dict(), env=env)
 
     class Kernel(AsyncKernelManager):
         @property
