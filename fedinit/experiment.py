@@ -237,7 +237,7 @@ PRESETS: dict[str, dict[str, object]] = {
     "paper": {"data": "cifar10"},
     "small": {"data": "cifar10", "width": 16, "rounds": 120},
     "quick": {
-        "data": "synthetic:4000/1000",
+        "data": "synthetic:3000/500",
         "model": "cnn",
         "width": 8,
         "rounds": 12,
@@ -250,8 +250,8 @@ SETUPS: dict[str, dict[str, object]] = {  # the paper's two participations
     "5%-200": {"clients": 200, "cohort_size": 10, "batch_size": 25},
 }
 _QUICK_SETUPS: dict[str, dict[str, object]] = {  # the same participations with fewer clients
-    "10%-100": {"clients": 40, "cohort_size": 4, "batch_size": 25},
-    "5%-200": {"clients": 80, "cohort_size": 4, "batch_size": 25},
+    "10%-100": {"clients": 30, "cohort_size": 3, "batch_size": 25},
+    "5%-200": {"clients": 60, "cohort_size": 3, "batch_size": 25},
 }
 BETA = {"10%-100": 0.1, "5%-200": 0.05}  # β = N / C: total momentum β · C / N stays 1
 

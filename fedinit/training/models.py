@@ -7,6 +7,7 @@ BatchNorm's running statistics behind, so a model with buffers is refused.
 from __future__ import annotations
 
 import importlib
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -105,18 +106,18 @@ class VGG11(nn.Module):
 
 
 class SmallCNN(nn.Module):
-    """Three 3×3 convolutions (width, 2·width, 4·width channels) with max-pooling, mean over the last map, one linear layer."""
+    """Three 3×3 convolutions (width, 2·width, 4·width channels), each with GroupNorm of 2 groups and 2×2 max-pooling; one linear layer."""
 
     def __init__(self, classes: int, width: int = 16):
         super().__init__()
-        self.conv1 = nn.Conv2d(3, width, 3, padding=1)
-        self.conv2 = nn.Conv2d(width, 2 * width, 3, padding=1)
-        self.conv3 = nn.Conv2d(2 * width, 4 * width, 3, padding=1)
-        self.fc = nn.Linear(4 * width * 16, classes)
+        sizes = (3, width, 2 * width, 4 * width)
+        self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in pairwise(sizes))
+        self.norms = nn.ModuleList(nn.GroupNorm(2, b) for b in sizes[1:])
+        self.fc = nn.Linear(sizes[-1] * 16, classes)
 
     def forward(self, x):
-        for conv in (self.conv1, self.conv2, self.conv3):
-            x = F.max_pool2d(F.relu(conv(x)), 2)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = F.relu(norm(F.max_pool2d(conv(x), 2)), inplace=True)
         return self.fc(x.flatten(1))
 
 
