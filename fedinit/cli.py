@@ -46,12 +46,17 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 0 done, 1 failed, 2 bad input, 130 interrupted."""
+    from fedinit.runs.sweep import WorkerDied
+
     try:
         arguments = _parser().parse_args(argv)
         return arguments.command(arguments) or 0
     except InputError as error:
         print(f"fedinit: {error}", file=sys.stderr)
         return 2
+    except WorkerDied as error:
+        print(f"fedinit: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("fedinit: interrupted; what was computed is stored, run the same command again to go on.", file=sys.stderr)
         return 130
@@ -77,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
 
     settings = _Parser(add_help=False)
     settings.add_argument("--preset", default="quick", help=f"{', '.join(PRESETS)} (default quick)")
-    settings.add_argument("--setup", default="10%-100", help=f"participation: {', '.join(SETUPS)} (default 10%%-100)".replace("%-", "%%-").replace("%%%%", "%%"))
+    settings.add_argument("--setup", default="10%-100", help=f"participation: {', '.join(SETUPS)} (default 10%-100)".replace("%", "%%"))
     fields = settings.add_argument_group("experiment (default: the preset's)")
     for field in dataclasses.fields(Experiment):
         if field.name in ("method", "seed"):
@@ -90,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
 
     cadence = _Parser(add_help=False)
     cadence.add_argument("--evaluate-every", type=_whole, default=1, metavar="N", help="test every N rounds and in the last one (default 1)")
-    cadence.add_argument("--memory", default="ram", help="ram or disk: where the clients' vectors live between rounds (default ram)")
+    cadence.add_argument("--memory", default="ram", choices=("ram", "disk"), help="where the clients' vectors live between rounds (default ram)")
 
     run = commands.add_parser("run", parents=[settings, cadence, machine], help="one run", **_shape("run"))
     run.add_argument("--method", default="fedinit", help="fedavg, fedinit, scaffold+ri, fedsam, … (default fedinit)")
@@ -195,10 +200,25 @@ def _store(arguments):
 
 
 def _machine(arguments) -> None:
-    """Refuse a device that is not there before anything starts."""
+    """Refuse a device or cores that are not there before anything starts."""
+    from fedinit.runs.sweep import cores
     from fedinit.training.rounds import pick_device
 
     pick_device(arguments.device)
+    if arguments.threads > cores():
+        raise InputError(f"threads = {arguments.threads} is more than the {cores()} cores here; allowed: 1 to {cores()}.")
+
+
+def _pending(arguments, experiments: list, store) -> list:
+    """Those that are not stored yet. One of each kind is set up, nothing run: unusable images, clients or models are refused here."""
+    from fedinit.data import load_images
+    from fedinit.training.rounds import Simulation
+
+    pending = [experiment for experiment in experiments if store.load(experiment) is None]
+    kinds = {tuple(sorted((dataclasses.asdict(e) | {"method": 0, "seed": 0}).items(), key=str)): e for e in pending}
+    for experiment in kinds.values():
+        Simulation(experiment, load_images(experiment.data), device=arguments.device)
+    return pending
 
 
 def _run(arguments) -> None:
@@ -208,8 +228,7 @@ def _run(arguments) -> None:
 
     _machine(arguments)
     store = _store(arguments)
-    pending = [] if store.load(experiment) is not None else [experiment]
-    with Progress([experiment], pending, store, not arguments.json) as display:
+    with Progress([experiment], _pending(arguments, [experiment], store), store, not arguments.json) as display:
         done = run(
             experiment,
             store=store,
@@ -241,6 +260,7 @@ def _sweep(arguments) -> None:
 
     _machine(arguments)
     store = _store(arguments)
+    _pending(arguments, experiments, store)
     frame = sweep(
         experiments,
         jobs=arguments.jobs,
