@@ -1,0 +1,122 @@
+"""The frozen description of a run: validation in one line, key, presets."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from fedinit import BETA, PRESETS, SETUPS, Experiment, InputError, RelaxedInit, make, preset
+from fedinit.methods import FedAvg
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"method": "scafold"}, ("scafold", "Did you mean 'scaffold'")),
+        ({"method": 3}, ("method = 3", "fedinit")),
+        ({"dirichlet": 0.0}, ("dirichlet = 0.0", "> 0")),
+        ({"dirichlet": -1}, ("dirichlet = -1", "> 0")),
+        ({"dirichlet": float("inf")}, ("dirichlet = inf", "> 0")),
+        ({"clients": 100, "cohort_size": 101}, ("cohort_size = 101", "clients = 100", "1 to 100")),
+        ({"batch_size": 0}, ("batch_size = 0", "≥ 1")),
+        ({"batch_size": 2.5}, ("batch_size = 2.5", "whole number")),
+        ({"rounds": True}, ("rounds = True", "whole number")),
+        ({"lr": "1e-3"}, ("lr = '1e-3'", "number", "quotes")),
+        ({"lr_decay": 1.1}, ("lr_decay = 1.1", "≤ 1")),
+        ({"clip": 0.0}, ("clip = 0.0", "> 0")),
+        ({"seed": -1}, ("seed = -1", "≥ 0")),
+        ({"participation": "exakt"}, ("exakt", "exact")),
+        ({"model": "resnet18"}, ("resnet18", "Did you mean 'resnet18-gn'")),
+        ({"model": "no_such_module:make"}, ("no_such_module", "imported")),
+        ({"data": "cifra10"}, ("cifra10", "cifar10")),
+        ({"data": "/no/such/file.npz"}, ("/no/such/file.npz",)),
+        ({"precision": "fp16"}, ("fp16", "bf16")),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_named_in_one_line(changes, words):
+    with pytest.raises(InputError) as error:
+        Experiment(**changes)
+    assert "\n" not in str(error.value)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_an_unknown_field_is_refused_with_the_nearest_name():
+    with pytest.raises(InputError, match="Did you mean 'local_epochs'"):
+        preset("quick", "fedavg", local_epoch=3)
+
+
+def test_defaults_are_the_papers_setup():
+    """Section 5.1: η 0.1, decay 0.998, 500 rounds, 5 epochs, 10 of 100 clients, batch 50, weight decay 1e-3, clip 10."""
+    e = Experiment()
+    assert (e.lr, e.lr_decay, e.rounds, e.local_epochs) == (0.1, 0.998, 500, 5)
+    assert (e.cohort_size, e.clients, e.batch_size, e.weight_decay, e.clip) == (10, 100, 50, 1e-3, 10.0)
+    assert (e.model, e.width, e.stem, e.partition, e.dirichlet) == ("resnet18-gn", 64, "imagenet", "dirichlet", 0.1)
+
+
+def test_the_key_is_the_same_in_another_process_and_for_an_equal_number():
+    """SHA-256 of canonical JSON: no dependence on hash seeds, field order, or 1 against 1.0."""
+    code = "from fedinit import preset; print(preset('quick', 'scaffold+ri', seed=3).key)"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "5", "PATH": ""})
+    assert other.stdout.strip() == preset("quick", "scaffold+ri", seed=3).key
+    assert Experiment(dirichlet=1).key == Experiment(dirichlet=1.0).key
+
+
+def test_a_path_enters_the_key_by_content_not_by_name(tmp_path):
+    import numpy as np
+
+    arrays = {"x_train": np.zeros((4, 32, 32, 3), np.uint8), "y_train": np.array([0, 1, 0, 1])}
+    arrays |= {"x_test": arrays["x_train"], "y_test": arrays["y_train"]}
+    np.savez(tmp_path / "a.npz", **arrays)
+    (tmp_path / "b.npz").write_bytes((tmp_path / "a.npz").read_bytes())
+    arrays["y_train"] = np.array([0, 1, 1, 1])
+    np.savez(tmp_path / "c.npz", **arrays)
+    a, b, c = (Experiment(data=str(tmp_path / f"{name}.npz")).key for name in "abc")
+    assert a == b != c
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("setup", SETUPS)
+def test_presets_keep_the_participation_and_choose_beta_by_it(name, setup):
+    """β = N / C, a rule that looks at no image: 0.1 at 10%, 0.05 at 5%."""
+    e = preset(name, "fedinit", setup)
+    assert e.cohort_size / e.clients == pytest.approx(float(setup.split("%")[0]) / 100)
+    assert e.method.beta == BETA[setup] == pytest.approx(e.cohort_size / e.clients)
+    assert preset(name, "fedinit", setup, hyper={"beta": 0.3}).method.beta == 0.3
+
+
+def test_presets_give_each_method_the_papers_own_settings():
+    assert preset("paper", "feddyn").lr_decay == preset("paper", "feddyn+ri").lr_decay == 0.9995
+    assert preset("paper", "fedavg").lr_decay == 0.998
+    assert preset("paper", "fedadam").method.global_lr == 0.1
+    assert preset("paper", RelaxedInit(FedAvg(), 0.1)).key == preset("paper", "fedinit").key
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: preset("tiny"), ("tiny", "quick")),
+        (lambda: preset("quick", setup="10%"), ("10%", "10%-100")),
+        (lambda: preset("quick", "fedavg", hyper={"beta": 0.1}), ("beta", "fedavg")),
+    ],
+)
+def test_unknown_presets_setups_and_hyperparameters_are_refused(call, words):
+    with pytest.raises(InputError) as error:
+        call()
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_every_field_is_documented_with_a_source_or_a_meaning():
+    table = Experiment.documentation()
+    for field in dataclasses.fields(Experiment):
+        assert f"`{field.name}`" in table
+        assert len(field.metadata["doc"]) > 10
+
+
+def test_a_method_object_of_ones_own_is_accepted():
+    e = Experiment(method=make("fedcm+ri", alpha=0.2))
+    assert e.label == "fedcm+ri"
+    assert e.columns()["alpha"] == 0.2
+    assert e.columns()["initial_lr"] == 0.1
