@@ -94,8 +94,8 @@ def _parser() -> argparse.ArgumentParser:
         coefficients.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=f"of {', '.join(owners)}")
 
     cadence = _Parser(add_help=False)
-    cadence.add_argument("--evaluate-every", type=_whole, default=1, metavar="N", help="test every N rounds and in the last one (default 1)")
-    cadence.add_argument("--memory", default="ram", choices=("ram", "disk"), help="where the clients' vectors live between rounds (default ram)")
+    cadence.add_argument("--evaluate-every", type=_whole, default=1, metavar="N", help="test every N rounds and in the last (default 1)")
+    cadence.add_argument("--memory", default="ram", choices=("ram", "disk"), help="where clients' vectors live (default ram)")
 
     run = commands.add_parser("run", parents=[settings, cadence, machine], help="one run", **_shape("run"))
     run.add_argument("--method", default="fedinit", help="fedavg, fedinit, scaffold+ri, fedsam, … (default fedinit)")
@@ -118,11 +118,11 @@ def _parser() -> argparse.ArgumentParser:
     artefacts.add_argument("--data", help="data set (default: the preset's)")
     artefacts.add_argument("--seeds", metavar="0,1", help="default: the preset's")
 
-    plan = commands.add_parser("plan", parents=[artefacts, machine], help="what a preset would run and cost on this machine", **_shape("plan"))
+    plan = commands.add_parser("plan", parents=[artefacts, machine], help="what a preset would run and cost here", **_shape("plan"))
     plan.add_argument("--jobs", type=_whole, help="processes (default: one a core)")
     plan.set_defaults(command=_plan)
 
-    reproduce = commands.add_parser("reproduce", parents=[artefacts, machine], help="the tables and figures, by papermill", **_shape("reproduce"))
+    reproduce = commands.add_parser("reproduce", parents=[artefacts, machine], help="every table and figure", **_shape("reproduce"))
     reproduce.add_argument("--jobs", type=_whole, help="processes (default: one a core)")
     reproduce.add_argument("--out", metavar="FOLDER", help="where figures and tables go (default figures/<preset> of the checkout)")
     reproduce.set_defaults(command=_reproduce)
@@ -187,7 +187,8 @@ def _experiment(arguments, method: str, seed: int, changes: dict | None = None):
     from fedinit.experiment import preset
 
     kinds, own = _kinds(), _hyperparameters()
-    given = {name: value(name, text, kinds[name]) for name in kinds if (text := getattr(arguments, name, None)) is not None and name != "seed"}
+    texts = {name: getattr(arguments, name, None) for name in kinds if name != "seed"}
+    given = {name: value(name, text, kinds[name]) for name, text in texts.items() if text is not None}
     given |= changes or {}
     hyper = {name: given.pop(name) for name in list(given) if name in own}
     return preset(arguments.preset, method, arguments.setup, hyper=hyper, seed=given.pop("seed", seed), **given)

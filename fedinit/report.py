@@ -19,6 +19,7 @@ from fedinit.results.ledger import NOT_REPRODUCED, NOT_TESTED, REPRODUCED
 
 PICTURES = (".svg", ".png")  # the first that is there is shown
 DOWNLOADS = (".png", ".svg", ".pdf", ".csv", ".tex")
+ENLARGED = 1.6  # pictures are drawn for paper, with 8 pt text
 KINDS = {REPRODUCED: "yes", NOT_REPRODUCED: "no", NOT_TESTED: "open"}
 
 
@@ -29,6 +30,7 @@ class Item:
     name: str
     meta: dict
     picture: str | None
+    width: int | None  # of the picture on the page, in CSS pixels
     table: Markup | None
     downloads: list[tuple[str, str]]
 
@@ -58,15 +60,19 @@ def write_report(folder: str | Path, stores: Sequence[Path] = ()) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     items = [item for path in sorted(folder.glob("*.json")) if (item := _item(path)) is not None]
     sections = _sections(folder, items)
-    page = _environment().get_template("report.html.jinja").render(
-        sections=sections,
-        presets=_distinct(item.meta.get("preset") for item in items),
-        verdicts=_verdicts(folder, items),
-        kinds=KINDS,
-        provenance=_provenance(items, [folder / "runs", *stores]),
-        tables=sum(item.table is not None for item in items),
-        figures=sum(item.picture is not None for item in items),
-        runs=len({key for item in items for key in item.meta.get("runs", [])}),
+    page = (
+        _environment()
+        .get_template("report.html.jinja")
+        .render(
+            sections=sections,
+            presets=_distinct(item.meta.get("preset") for item in items),
+            verdicts=_verdicts(folder, items),
+            kinds=KINDS,
+            provenance=_provenance(items, [folder / "runs", *stores]),
+            tables=sum(item.table is not None for item in items),
+            figures=sum(item.picture is not None for item in items),
+            runs=len({key for item in items for key in item.meta.get("runs", [])}),
+        )
     )
     path = folder / "index.html"
     path.write_text(page, encoding="utf-8")
@@ -89,15 +95,23 @@ def _item(sidecar: Path) -> Item | None:
     picture = next((there[kind] for kind in PICTURES if kind in there), None)
     table = _table(sidecar.stem, sidecar.with_suffix(".html").read_text(encoding="utf-8")) if ".html" in there else None
     downloads = [(kind.removeprefix("."), there[kind]) for kind in DOWNLOADS if kind in there] + [("sidecar", sidecar.name)]
-    return Item(sidecar.stem, meta, picture, table, downloads)
+    return Item(sidecar.stem, meta, picture, _width(sidecar.with_name(picture)) if picture else None, table, downloads)
+
+
+def _width(picture: Path) -> int | None:
+    """An svg drawn for a paper's column is shown enlarged; other pictures as they are."""
+    with picture.open("rb") as file:
+        points = re.search(rb'<svg\b[^>]*?\bwidth="([\d.]+)pt"', file.read(4000))
+    return round(float(points[1]) / 72 * 96 * ENLARGED) if points else None
 
 
 def _table(name: str, fragment: str) -> Markup:
-    """A table that pandas wrote, fit for a page with others: ids of its own, scoped headers, no caption (the page sets it), marked verdicts."""
+    """A table that pandas wrote, fit for a page with others: ids of its own, scoped headers, marked verdicts; the page sets its caption."""
     own = f"T_{re.sub(r'[^A-Za-z0-9_-]', '_', name)}"
     text = re.sub(r'(?<=#)T_t(?=[ _{,])|(?<=id=")T_t(?=[_"])', own, fragment)
     text = re.sub(r"<caption\b.*?</caption>", "", text, flags=re.S)
     text = re.sub(r'<table border="\d+"', "<table", text)
+    text = re.sub(r"<th></th>((?:\s*<th>[^<]+</th>)+\s*</tr>)\s*<tr>\s*<th>([^<]+)</th>(?:\s*<th></th>)+\s*</tr>", r"<th>\2</th>\1", text)
     text = re.sub(r"<table\b", f'<table aria-labelledby="caption-{name}"', text, count=1)
     head, body, rest = text.partition("</thead>")
     text = re.sub(r"<th(?=[ >])", '<th scope="col"', head) + body + re.sub(r"<th(?=[ >])", '<th scope="row"', rest)
@@ -116,7 +130,11 @@ def _sections(folder: Path, items: list[Item]) -> list[Section]:
         mine = [item for item in items if item.meta["notebook"] == name]
         if mine or path.exists():
             title, failed = _notebook(path if path.exists() else artefacts.checkout() / "notebooks" / path.name)
-            sections.append(Section(name, title or name.replace("_", " "), mine, f"notebooks/{path.name}" if path.exists() else None, failed))
+            sections.append(
+                Section(
+                    name, title or name.replace("_", " ").capitalize(), mine, f"notebooks/{path.name}" if path.exists() else None, failed
+                )
+            )
     return sections
 
 
@@ -126,7 +144,9 @@ def _notebook(path: Path) -> tuple[str | None, str | None]:
         cells = nbformat.read(path, as_version=4).cells
     except Exception:  # half-written, or none
         return None, None
-    texts = [cell.source for cell in cells if cell.cell_type == "markdown" and "papermill-error-cell-tag" not in cell.metadata.get("tags", [])]
+    texts = [
+        cell.source for cell in cells if cell.cell_type == "markdown" and "papermill-error-cell-tag" not in cell.metadata.get("tags", [])
+    ]
     title = next((line.lstrip("#").strip() for text in texts for line in text.splitlines() if line.startswith("# ")), None)
     errors = [o for cell in cells if cell.cell_type == "code" for o in cell.outputs if o.output_type == "error"]
     stopped = any(cell.metadata.get("papermill", {}).get("status", "completed") != "completed" for cell in cells)
@@ -169,7 +189,9 @@ def _provenance(items: list[Item], stores: Iterable[Path]) -> list[tuple[str, st
         data = _distinct(experiment.get("data") for experiment, _ in found)
         if data and not rows[1][1]:
             rows[1] = ("data", ", ".join(data))
-        hardware = Counter(f"{a.get('hardware', '?')} ({a.get('device', '?')}, {a.get('threads', '?')} thread, {a.get('system', '?')})" for a in attempts)
+        hardware = Counter(
+            f"{a.get('hardware', '?')} ({a.get('device', '?')}, {a.get('threads', '?')} thread, {a.get('system', '?')})" for a in attempts
+        )
         days = sorted(a[when][:10] for a in attempts for when in ("began", "ended") if a.get(when))
         rows += [
             ("runs", f"{len(keys)}" + (f", of which {len(found)} were found for this report" if len(found) < len(keys) else "")),

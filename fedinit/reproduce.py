@@ -107,7 +107,10 @@ class Plan:
         text = ["  ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]) for line in lines]
         rule = "─" * len(text[0])
         text = [text[0], rule, *text[1:-1], rule, text[-1], ""]
-        text.append(f"preset {self.preset}; seeds {', '.join(map(str, self.seeds))}; {self.device}; {self.jobs} job{'s' if self.jobs > 1 else ''} of {self.threads} thread{'s' if self.threads > 1 else ''}")
+        text.append(
+            f"preset {self.preset}; seeds {', '.join(map(str, self.seeds))}; {self.device}; "
+            f"{self.jobs} job{'s' if self.jobs > 1 else ''} of {self.threads} thread{'s' if self.threads > 1 else ''}"
+        )
         text += [
             f"timed here: {t.model} width {t.width} ({_amount(t.parameters)} parameters), batch {t.batch_size}, {t.precision}: "
             f"{1e3 * t.seconds_per_step:.3g} ms a step, {1e3 * t.seconds_per_test_image:.2g} ms a test image"
@@ -123,7 +126,9 @@ class Plan:
         notes, at_once = [], self.total.memory_bytes * min(self.jobs, self.total.to_run)
         here = psutil.virtual_memory().total
         if at_once > here:
-            notes.append(f"{self.jobs} such runs at a time want {_bytes(at_once)} of memory, this machine has {_bytes(here)}: use fewer --jobs")
+            notes.append(
+                f"{self.jobs} such runs at a time want {_bytes(at_once)} of memory, this machine has {_bytes(here)}: use fewer --jobs"
+            )
         if self.device != "cpu" and self.jobs > 1:
             notes.append("the runs share one accelerator: times are as if one ran after another")
         return [*notes, "times are estimates from a few timed steps; each notebook adds seconds of its own"]
@@ -141,8 +146,8 @@ def plan(
 ) -> Plan:
     """Runs, steps, memory, disk and hours of `reproduce` with the same arguments; times a few steps, runs nothing else.
 
-    Raises InputError for an unknown preset or notebook, data that are not there, a device that is not there, or more processes × threads than
-    cores.
+    Raises InputError for an unknown preset or notebook, data or a device that are not there, or more processes × threads
+    than cores.
     """
     from fedinit.training.rounds import pick_device
 
@@ -186,7 +191,7 @@ def _row(name, experiments, planned, store, jobs, threads, chip, timings) -> Row
 
 @dataclass(frozen=True)
 class Vectors:
-    """Flat vectors that a method keeps for a client between rounds (with its latest local model) and on the server; gradients a local step."""
+    """Flat vectors that a method keeps for a client (with its latest local model) and on the server; gradients a local step."""
 
     client: int
     server: int
@@ -215,8 +220,8 @@ def _vectors(method) -> Vectors:
 def _footprint(experiment: Experiment, parameters: int, vectors: Vectors, images: int) -> tuple[int, int]:
     """(memory, disk) of a run in bytes.
 
-    Memory: the clients' vectors, C × d × vectors a client; the server's and a dozen working vectors; the images twice (host and device); and
-    what Python and torch take. Disk: the checkpoint with every client's vectors, and the history.
+    Memory: the clients' vectors, C × d × vectors a client; the server's and a dozen working vectors; the images twice (host and device);
+    and what Python and torch take. Disk: the checkpoint with every client's vectors, and the history.
     """
     vector = parameters * (8 if experiment.precision == "float64" else 4)
     seen = min(experiment.clients, experiment.cohort_size * experiment.rounds)
@@ -312,7 +317,9 @@ def _amount(number: float) -> str:
 def _bytes(number: float) -> str:
     if not number:
         return "–"
-    unit, size = next((unit, size) for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if number >= size or unit == "kB")
+    unit, size = next(
+        (unit, size) for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if number >= size or unit == "kB"
+    )
     return f"{number / size:.1f} {unit}"
 
 
@@ -320,7 +327,15 @@ def _span(hours: float) -> str:
     if not hours:
         return "–"
     seconds = 3600 * hours
-    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min" if hours < 1 else f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"
+    return (
+        f"{seconds:.1f} s"
+        if seconds < 60
+        else f"{seconds / 60:.1f} min"
+        if hours < 1
+        else f"{hours:.1f} h"
+        if hours < 48
+        else f"{hours / 24:.1f} days"
+    )
 
 
 # ---- what is asked for -----------------------------------------------------------------------------------------------------
@@ -366,8 +381,24 @@ def _with_committed(store: Store, preset: str) -> Store:
 
 # ---- parameters of a notebook ----------------------------------------------------------------------------------------------
 
-_KINDS = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,), "list": (list, tuple), "dict": (dict,), "None": (type(None),)}
-_NATURE = {"int": "a whole number", "float": "a number", "str": "a string", "bool": "True or False", "list": "a list", "dict": "a dict", "None": "None"}
+_KINDS = {
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "bool": (bool,),
+    "list": (list, tuple),
+    "dict": (dict,),
+    "None": (type(None),),
+}
+_NATURE = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a string",
+    "bool": "True or False",
+    "list": "a list",
+    "dict": "a dict",
+    "None": "None",
+}
 _LISTS = ("list", "tuple", "Sequence", "Iterable")
 
 
@@ -386,8 +417,8 @@ class Parameter:
 
 
 def declared(notebook: str | os.PathLike) -> dict[str, Parameter]:
-    """The parameters of a notebook: the assignments of its cell tagged `parameters`, typed by annotation (or `# type:` comment, as papermill
-    reads them), else by default value."""
+    """The parameters of a notebook: the assignments of its cell tagged `parameters`, typed by annotation (or `# type:` comment, as
+    papermill reads them), else by default value."""
     path = Path(notebook)
     cells = _read(path).cells
     cell = next((c for c in cells if c.cell_type == "code" and "parameters" in c.metadata.get("tags", [])), None)
@@ -410,8 +441,8 @@ def declared(notebook: str | os.PathLike) -> dict[str, Parameter]:
 def check_parameters(notebook: str | os.PathLike, parameters: dict[str, object]) -> dict[str, object]:
     """The values as the notebook wants them; papermill alone would only warn of an unknown name and take any type.
 
-    A number may come as its text (YAML reads 1e-3 as a string), a list as its text ('[0, 0.1]', as `papermill -p` hands it over) or as a single
-    number. Raises InputError, naming the known parameters or what is allowed.
+    A number may come as its text (YAML reads 1e-3 as a string), a list as its text ('[0, 0.1]', as `papermill -p` hands it over) or as
+    a single number. Raises InputError, naming the known parameters or what is allowed.
     """
     known, name = declared(notebook), Path(notebook).stem
     for parameter in parameters:
@@ -456,7 +487,9 @@ def _annotated(node: ast.expr) -> tuple[set[str], str | None]:
         kinds, element = _annotated(node.slice)
         return (kinds | {"None"} if kinds else set()), element
     if name in _LISTS:
-        inner = node.slice.elts[0] if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) else getattr(node, "slice", None)
+        inner = (
+            node.slice.elts[0] if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) else getattr(node, "slice", None)
+        )
         element = inner.id if isinstance(inner, ast.Name) and inner.id in ("int", "float", "str") else None
         return {"list"}, element
     return ({name} if name in _KINDS else set()), None
@@ -524,7 +557,7 @@ def reproduce(
 ) -> int:
     """Execute the notebooks by papermill, in an order that shares runs, and write the report; returns the exit code, 0 or 1.
 
-    Executed notebooks go to <out>/notebooks/. A notebook that fails is named with its cell and error, the rest still runs, and the code is 1.
+    Executed notebooks go to <out>/notebooks/. A notebook that fails is named with cell and error, the rest still runs, and the code is 1.
     `parameters` are further notebook parameters, which every notebook that runs must know. With `json_output`, standard output is one
     JSON object and the progress goes to standard error.
 
@@ -596,7 +629,12 @@ def _play(name: str, path: Path, target: Path, values: dict, experiments: list[E
     seconds = time.monotonic() - began
     computed = sum(_where(experiment, store) is not None for experiment in pending)
     places = list(before.values())
-    runs = {"committed": places.count("committed"), "stored": places.count("stored"), "computed": computed, "missing": len(pending) - computed}
+    runs = {
+        "committed": places.count("committed"),
+        "stored": places.count("stored"),
+        "computed": computed,
+        "missing": len(pending) - computed,
+    }
     counted = ", ".join(f"{count} {what}" for what, count in runs.items() if count)
     say.line(f"{name:<{say.width}}  {'FAILED after' if error else 'done in'} {clock(seconds)}{f'; runs: {counted}' if counted else ''}")
     if error:
@@ -605,7 +643,7 @@ def _play(name: str, path: Path, target: Path, values: dict, experiments: list[E
 
 
 def _where(experiment: Experiment, store: Store) -> str | None:
-    """"stored", "committed" (among the histories that came with the figures), or None."""
+    """ "stored", "committed" (among the histories that came with the figures), or None."""
     found = store.load(experiment)
     return None if found is None else "stored" if found.folder.parent == store.folder else "committed"
 
@@ -664,7 +702,7 @@ def _mark(target: Path, index: int, name: str, text: str) -> None:
 
 
 def _numbering(source: nbformat.NotebookNode, injected: bool) -> tuple[Callable[[int], int], int]:
-    """(index in papermill's copy → number from 1 in the notebook itself, how many cells it has): papermill puts a cell behind the parameters."""
+    """(index in papermill's copy → number from 1 in the notebook itself, its number of cells): papermill adds a cell after the parameters."""
     tags = [cell.metadata.get("tags", []) for cell in source.cells]
     place = next((i + 1 for i, tag in enumerate(tags) if "parameters" in tag), 0)
     shifted = injected and not any("injected-parameters" in tag for tag in tags)
@@ -681,7 +719,7 @@ def _last_line(error: Exception) -> str:
 
 
 def _kernel(store: Store) -> type:
-    """A kernel manager whose kernels are this very interpreter, whatever "python3" means among the installed kernels, and this very package."""
+    """A kernel manager whose kernels are this interpreter with this package, whatever "python3" means among the installed kernels."""
     from ipykernel.kernelspec import get_kernel_dict
     from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import AsyncKernelManager

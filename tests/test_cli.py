@@ -66,7 +66,9 @@ def test_bad_input_is_one_line_before_any_work(arguments, says, tmp_path, capsys
 
 
 def shell(*arguments, **env):
-    return subprocess.run([sys.executable, "-m", "fedinit.cli", *arguments], capture_output=True, text=True, timeout=120, env={**os.environ, **env})
+    return subprocess.run(
+        [sys.executable, "-m", "fedinit.cli", *arguments], capture_output=True, text=True, timeout=120, env={**os.environ, **env}
+    )
 
 
 def test_exit_codes_of_the_process(tmp_path):
@@ -125,9 +127,14 @@ def test_run_then_read_then_status(tmp_path, capsys):
 
 
 def test_sweep_over_methods_seeds_and_grid(capsys):
-    assert cli.main(["sweep", "--methods", "fedavg+ri,scaffold+ri", "--seeds", "0,1", "--grid", "beta=0,0.1", "--jobs", "1", "--json", *TINY]) == 0
+    assert (
+        cli.main(["sweep", "--methods", "fedavg+ri,scaffold+ri", "--seeds", "0,1", "--grid", "beta=0,0.1", "--jobs", "1", "--json", *TINY])
+        == 0
+    )
     rows = json.loads(capsys.readouterr().out)
-    assert {(row["label"], row["seed"], row["beta"]) for row in rows} == {(m, s, b) for m in ("fedinit", "scaffold+ri") for s in (0, 1) for b in (0.0, 0.1)}
+    assert {(row["label"], row["seed"], row["beta"]) for row in rows} == {
+        (m, s, b) for m in ("fedinit", "scaffold+ri") for s in (0, 1) for b in (0.0, 0.1)
+    }
     assert cli.main(["sweep", "--methods", "fedavg+ri", "--grid", "beta=0,0.1", "--jobs", "1", *TINY]) == 0
     assert "beta" in capsys.readouterr().out
 

@@ -108,7 +108,15 @@ def test_plan_as_text_and_data(place):
 
 
 def test_plan_refuses(place):
-    for bad in ({"only": ["table9"]}, {"only": [""]}, {"preset": "quik"}, {"data": "nowhere.npz"}, {"seeds": "x"}, {"jobs": 0}, {"jobs": 10**6}):
+    for bad in (
+        {"only": ["table9"]},
+        {"only": [""]},
+        {"preset": "quik"},
+        {"data": "nowhere.npz"},
+        {"seeds": "x"},
+        {"jobs": 0},
+        {"jobs": 10**6},
+    ):
         with pytest.raises(InputError) as error:
             plan(**bad)
         assert "\n" not in str(error.value)
@@ -143,7 +151,8 @@ def test_unknown_parameter_names_the_known(parametrized):
     "name, value",
     [
         ("preset", 3), ("preset", None), ("preset", ["quick"]), ("jobs", "two"), ("jobs", 2.5), ("jobs", True), ("ratio", "a half"),
-        ("ratio", True), ("ratio", None), ("ratio", [1]), ("seeds", "0, x"), ("seeds", [0.5]), ("seeds", {}), ("beta_grid", None), ("beta_grid", "[]"),
+        ("ratio", True), ("ratio", None), ("ratio", [1]), ("seeds", "0, x"), ("seeds", [0.5]), ("seeds", {}),
+        ("beta_grid", None), ("beta_grid", "[]"),
     ],
 )  # fmt: skip
 def test_wrong_type_refused(parametrized, name, value):
@@ -156,7 +165,8 @@ def test_wrong_type_refused(parametrized, name, value):
     "name, value, taken",
     [
         ("ratio", "1e-3", 1e-3), ("ratio", 2, 2), ("jobs", "2", 2), ("jobs", None, None), ("seeds", "[0, 1]", [0, 1]), ("seeds", 1, [1]),
-        ("seeds", (0, 2), [0, 2]), ("seeds", None, None), ("beta_grid", "[-0.1, 0, 1e-1]", [-0.1, 0.0, 0.1]), ("preset", "paper", "paper"), ("data", "x", "x"),
+        ("seeds", (0, 2), [0, 2]), ("seeds", None, None), ("beta_grid", "[-0.1, 0, 1e-1]", [-0.1, 0.0, 0.1]), 
+        ("preset", "paper", "paper"), ("data", "x", "x"),
     ],
 )  # fmt: skip
 def test_what_yaml_and_the_shell_hand_over(parametrized, name, value, taken):
@@ -164,7 +174,15 @@ def test_what_yaml_and_the_shell_hand_over(parametrized, name, value, taken):
 
 
 def test_declared_reads_comments_expressions_and_optionals(tmp_path):
-    source = "from typing import Optional\n# a comment\na: Optional[int] = None  # note\nb = None\nc = 10 ** -3\nd: 'str' = 'x'\ne = [1, 2]\nf: tuple[float, ...] = (1,)\ng = None  # type: list[int]"
+    source = """from typing import Optional
+# a comment
+a: Optional[int] = None  # note
+b = None
+c = 10 ** -3
+d: 'str' = 'x'
+e = [1, 2]
+f: tuple[float, ...] = (1,)
+g = None  # type: list[int]"""
     found = declared(notebook(tmp_path / "n.ipynb", parameters=source))
     kinds = {name: set(parameter.kinds) for name, parameter in found.items()}
     assert kinds == {"a": {"int", "None"}, "b": set(), "c": set(), "d": {"str"}, "e": {"list"}, "f": {"list"}, "g": {"list", "None"}}
@@ -179,7 +197,9 @@ def test_reproduce_runs_in_order_shares_runs_and_reports(place, tmp_path, capsys
 small = dict(data="synthetic:200/100", clients=4, cohort_size=2, rounds=2, local_epochs=1, model="cnn", width=4, batch_size=20)
 frame = sweep([Experiment(method="fedavg", seed=seed, **small) for seed in seeds], jobs=1)
 assert preset == "quick" and seeds == [0, 1]"""
-    notebook(place / "a_first.ipynb", sweep, "import sys, os; print(sys.executable); print(os.environ['FEDINIT_RUNS'])", title="The *first*")
+    notebook(
+        place / "a_first.ipynb", sweep, "import sys, os; print(sys.executable); print(os.environ['FEDINIT_RUNS'])", title="The *first*"
+    )
     notebook(place / "b_second.ipynb", "assert len(seeds) == 2")
     out, store = tmp_path / "out{1}", Store(tmp_path / "elsewhere")
     # a foreign "python3" kernel that would end at once
@@ -256,7 +276,9 @@ def test_reproduce_refuses_before_anything_runs(place, tmp_path):
 
 def test_ctrl_c_ends_the_kernel(place, tmp_path):
     mark = tmp_path / "pid"
-    notebook(place / "c_third.ipynb", f"import os, time; open({str(mark)!r}, 'w').write(str(os.getpid())); time.sleep(600)", parameters=None)
+    notebook(
+        place / "c_third.ipynb", f"import os, time; open({str(mark)!r}, 'w').write(str(os.getpid())); time.sleep(600)", parameters=None
+    )
     code = (
         "import sys; from pathlib import Path; from fedinit import artefacts, cli\n"
         f"artefacts.checkout = lambda: Path({str(place.parent)!r}); artefacts.RUNS = {{'c_third': ()}}\n"
@@ -303,12 +325,25 @@ def figures(tmp_path):
     figure = Figure()
     figure.subplots().plot([0, 1], [1, 0])
     one.save(figure, "curves", 'Curves & <b>bold</b> "quoted"')
-    rows = [{"label": label, "accuracy": a, "diverged": False, "diverged_round": None, "clients": 100, "cohort_size": 10, "dirichlet": 0.1, "seed": 0} for label, a in (("fedavg", 0.5), ("fedinit", 0.6))]
+    rows = [
+        {
+            "label": label,
+            "accuracy": a,
+            "diverged": False,
+            "diverged_round": None,
+            "clients": 100,
+            "cohort_size": 10,
+            "dirichlet": 0.1,
+            "seed": 0,
+        }
+        for label, a in (("fedavg", 0.5), ("fedinit", 0.6))
+    ]
     table = tables.accuracy_table(pd.DataFrame(rows), caption="Accuracy in %.")
     one.save_table(table, "table4")
     one.save_table(table, "table4 again")
     ledger = pd.DataFrame(
-        {"claim": ["<script>alert(1)</script> beats all"] * 3, "verdict": ["reproduced", "not reproduced", "not tested at this scale"]}, index=["A1", "A2", "A3"]
+        {"claim": ["<script>alert(1)</script> beats all"] * 3, "verdict": ["reproduced", "not reproduced", "not tested at this scale"]},
+        index=["A1", "A2", "A3"],
     )
     artefacts.Artefact("claims", out=str(tmp_path / "figures"), store=store).save_frame(ledger, "claims", "The ledger.")
     (tmp_path / "figures" / "notes.json").write_text("[1, 2]")
