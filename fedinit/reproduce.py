@@ -702,7 +702,7 @@ def _mark(target: Path, index: int, name: str, text: str) -> None:
 
 
 def _numbering(source: nbformat.NotebookNode, injected: bool) -> tuple[Callable[[int], int], int]:
-    """(index in papermill's copy → number from 1 in the notebook itself, its number of cells): papermill adds a cell after the parameters."""
+    """(index in papermill's copy → number from 1 in the notebook itself, its number of cells): papermill adds one after the parameters."""
     tags = [cell.metadata.get("tags", []) for cell in source.cells]
     place = next((i + 1 for i, tag in enumerate(tags) if "parameters" in tag), 0)
     shifted = injected and not any("injected-parameters" in tag for tag in tags)

@@ -72,7 +72,7 @@ def test_plan_counts(place):
 
     a: 2 seeds, 24 steps. b: of its 6 runs 2 are a's; 4 × 12 = 48 steps; FedSAM's two runs take two gradients a step: 72 gradients.
     Disk: 4 clients take part (2 rounds × 2); SCAFFOLD + RI keeps c_i and last, its server c.
-    d of a CNN of width 4: 3·9·4+4, 4·9·8+8, 8·9·16+16, 256·10+10 = 112 + 296 + 1168 + 2570 = 4146 float32.
+    d of a CNN of width 4: convolutions 3·9·4 + 4·9·8 + 8·9·16 = 1548, norms 2·(4 + 8 + 16) = 56, 256·10 + 10: 4174 float32.
     """
     report = plan(jobs=1, device="cpu")
     a, b, c = report.rows
@@ -80,11 +80,11 @@ def test_plan_counts(place):
     assert (b.runs, b.new, b.stored, b.to_run, b.local_steps, b.gradients) == (6, 4, 0, 4, 48, 72)
     assert (c.runs, c.to_run, c.hours, c.disk_bytes) == (0, 0, 0.0, 0)
     assert (report.total.runs, report.total.to_run, report.total.local_steps, report.total.gradients) == (6, 6, 72, 96)
-    vector = 4 * 4146
+    vector = 4 * 4174
     assert a.disk_bytes == 2 * ((4 * 1 + 2) * vector + 400)
     assert b.disk_bytes == 2 * ((4 * 1 + 2) * vector + 400) + 2 * ((4 * 2 + 3) * vector + 400)
     assert b.memory_bytes == 4 * 2 * vector + 13 * vector + 2 * 300 * 3072 + 350_000_000
-    assert [t.parameters for t in report.timings] == [4146] and a.hours > 0
+    assert [t.parameters for t in report.timings] == [4174] and a.hours > 0
     assert abs(a.hours * 3600 - 24 * report.timings[0].seconds_per_step - 400 * report.timings[0].seconds_per_test_image) < 1e-9
 
 
