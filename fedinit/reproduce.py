@@ -731,7 +731,7 @@ def _kernel(store: Store) -> type:
     if "site-packages" not in package.parts:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
     env = {name: text.replace("$", "$$") for name, text in env.items()}  # jupyter_client substitutes $names
-    spec = KernelSpec(**get_kernel_dict(), env=env)
+    spec = KernelSpec(**get_kernel_dict(extra_arguments=["--log-level=ERROR"]), env=env)
 
     class Kernel(AsyncKernelManager):
         @property

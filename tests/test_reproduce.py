@@ -221,14 +221,14 @@ assert preset == "quick" and seeds == [0, 1]"""
     assert "The first" in page and 'href="notebooks/a_first.ipynb"' in page
 
 
-def test_failing_cell_and_killed_kernel(place, tmp_path, capsys):
+def test_failing_cell_and_killed_kernel(place, tmp_path, capfd):
     notebook(place / "a_first.ipynb", "x = 1", "raise ValueError('first line\\nno such thing')")
     notebook(place / "b_second.ipynb", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", parameters=None)
     notebook(place / "c_third.ipynb", "print('ran')")
     began = time.monotonic()
     assert reproduce(device="cpu", out=tmp_path / "out") == 1
     assert time.monotonic() - began < 60
-    printed = capsys.readouterr()
+    printed = capfd.readouterr()
     first, second = printed.err.splitlines()
     assert "notebook a_first failed: cell 4: ValueError: … no such thing" in first
     assert "notebook b_second failed: cell 2: the kernel died" in second
