@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from fedinit.data import load_images
+from fedinit.data.cifar import DATASETS
 from fedinit.errors import InputError, unknown
 from fedinit.experiment import PRESETS, SETUPS, Experiment, preset
 from fedinit.runs.provenance import commit, versions
@@ -27,6 +29,7 @@ MODELS = {"quick": ("cnn",), "small": ("resnet18-gn",), "paper": ("resnet18-gn",
 DATA100 = {"quick": "synthetic100:3000/500", "small": "cifar100", "paper": "cifar100"}
 ROUNDS100 = {"quick": {}, "small": {}, "paper": {"rounds": 800}}
 RULE = {"quick": {"window": 5, "filter_width": 3}, "small": {"window": 50, "filter_width": 5}, "paper": {"window": 50, "filter_width": 5}}
+REPEATS = {"quick": 8, "small": 4, "paper": 3}  # rounds that are timed for Table 7, beside one to warm up
 BETAS = (-0.1, -0.05, 0.0, 0.05, 0.1, 0.2, 0.3)
 EPOCHS = {"quick": (1, 2, 4, 8), "small": (1, 2, 5, 10, 20), "paper": (1, 2, 5, 10, 20)}
 
@@ -53,6 +56,11 @@ def table6(name: str, seeds: Sequence[int], data: str | None = None) -> list[Exp
     bases = [method for method in METHODS if method != "fedinit"]
     both = table4(name, seeds, data, [*bases, *(f"{base}+ri" for base in bases)])
     return [e for e in both if e.model == MODELS[name][0]]
+
+
+def table6_neutral(name: str, seeds: Sequence[int], data: str | None = None) -> list[Experiment]:
+    """RI at β = 0 over FedAvg and SCAFFOLD, which must be the methods themselves (claim M1); Figure 2 has them too."""
+    return figure2(name, seeds, data, grid=(0.0,))
 
 
 def table8(name: str, seeds: Sequence[int], data: str | None = None) -> list[Experiment]:
@@ -90,7 +98,7 @@ RUNS: dict[str, tuple[Callable[..., list[Experiment]], ...]] = {  # notebook →
     "table2_3_theory": (),
     "data_heterogeneity": (),
     "table4_cifar10": (table4,),
-    "table6_plugin": (table6,),
+    "table6_plugin": (table6, table6_neutral),
     "table7_8_time": (table8,),
     "figure1_sensitivity": (figure1_epochs, figure1_beta),
     "figure2_divergence": (figure2,),
@@ -126,6 +134,8 @@ class Artefact:
             raise unknown("preset", self.preset, PRESETS)
         self.seeds = SEEDS[self.preset] if self.seeds is None else tuple(listed("seeds", self.seeds, int))
         self.folder = Path(self.out) if self.out else figures_folder(self.preset)
+        if self.data is None:
+            self.data = committed_data(self.preset)
         if self.store is None:
             self.store = Store(also=(figures_folder(self.preset) / "runs",))
 
@@ -135,10 +145,62 @@ class Artefact:
         return RULE[self.preset]
 
     def sweep(self, experiments: list[Experiment], live=True) -> pd.DataFrame:
-        """The tidy frame of the runs; what is not stored yet is run, with a display (`live`: a function frame → figure)."""
-        frame = sweep(experiments, jobs=self.jobs, device=self.device, store=self.store, progress=live)
-        self.frames.append(frame)
+        """The tidy frame of the runs; what is not stored yet is run, with a display (`live`: a function frame → figure).
+
+        Runs whose images are neither here nor to be downloaded are left out, and a line says why; the frame may be empty.
+        """
+        possible, why = self._possible(experiments)
+        frame = sweep(possible, jobs=self.jobs, device=self.device, store=self.store, progress=live) if possible else pd.DataFrame()
+        if why:
+            print(f"not run: {len(experiments) - len(possible)} of {len(experiments)} runs. {why}")
+        if len(frame):
+            self.frames.append(frame)
         return frame
+
+    @property
+    def ran(self) -> bool:
+        """Whether there is any run to show; after a sweep that could not run, cells have nothing to do."""
+        return bool(self.frames)
+
+    def summary(self, frame: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
+        """One row a run, by the preset's rule (`metrics.summarise`); empty if there are no runs."""
+        from fedinit.results.metrics import summarise
+
+        return summarise(frame, target=target, **self.rule) if len(frame) else pd.DataFrame()
+
+    def times(self, experiments: list[Experiment], again: bool = True) -> pd.DataFrame:
+        """Seconds a round of each method: measured now (`runs.timing.time_rounds`) and kept as table7_times.csv in the folder; or, with
+        again=False or without the images, as kept there. Empty if neither can be."""
+        from fedinit.runs.timing import time_rounds
+
+        path = self.folder / "table7_times.csv"
+        possible, why = self._possible(experiments, stored=False)
+        if path.exists() and not (again and possible):
+            return pd.read_csv(path)
+        if not possible:
+            print(f"not timed. {why}")
+            return pd.DataFrame()
+        times = time_rounds(possible, REPEATS[self.preset], device=self.device)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        times.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+        return times
+
+    def _possible(self, experiments: list[Experiment], stored: bool = True) -> tuple[list[Experiment], str]:
+        """(the experiments that are stored or whose images are to be had, why the others cannot run)."""
+        reasons: dict[str, str] = {}
+        possible = []
+        for experiment in experiments:
+            if (experiment.data in DATASETS or experiment.data.startswith("sha256:")) and not (stored and self.store.load(experiment) is not None):
+                if experiment.data not in reasons:
+                    try:
+                        load_images(experiment.data)
+                        reasons[experiment.data] = ""
+                    except InputError as error:
+                        reasons[experiment.data] = str(error)
+                if reasons[experiment.data]:
+                    continue
+            possible.append(experiment)
+        return possible, " ".join(filter(None, reasons.values()))
 
     def caption(self, text: str, rule: bool = True) -> str:
         """The text with what a reader must know: rule, seeds, preset, data."""
@@ -184,6 +246,7 @@ class Artefact:
         return {
             "notebook": self.name,
             "preset": self.preset,
+            "data": self.data or PRESETS[self.preset]["data"],
             "seeds": list(self.seeds),
             "rule": self.rule,
             "runs": keys,
@@ -212,6 +275,16 @@ def checkout() -> Path:
     """The folder with notebooks/ and figures/: the source checkout, or the current folder."""
     here = Path(__file__).resolve().parents[1]
     return here if (here / "notebooks").is_dir() else Path.cwd()
+
+
+def committed_data(preset_name: str) -> str | None:
+    """The images' identity behind the committed histories of a preset, if it is not the preset's own name: a clone without those images finds
+    the histories by it, and draws from them without training."""
+    file = next((figures_folder(preset_name) / "runs").glob("*/experiment.json"), None)
+    if file is None:
+        return None
+    found = json.loads(file.read_text())["data"]
+    return found if found.startswith("sha256:") else None
 
 
 def figures_folder(preset_name: str) -> Path:

@@ -18,6 +18,8 @@ class Evidence:
     """What the ledger may look at; every part may be empty (None).
 
     summary: `summarise` of the runs of Tables 4 to 8, one β per method and setup (with a target for C2).
+    summary100: the same of Table 5's runs where `summary` is of another data set (A3).
+    times: `runs.timing.time_rounds` (M3, C1); without it the seconds in `summary` stand in.
     epochs, beta: summaries of the two sweeps of Figure 1 (varying local_epochs; varying beta).
     curves: the tidy frame of Figure 2's runs in one setup (FedAvg and SCAFFOLD, several β), also used for M1.
     costs: one row a method: label, communication (vectors sent a client and round, both ways), gradients (a local step),
@@ -26,6 +28,8 @@ class Evidence:
     """
 
     summary: pd.DataFrame | None = None
+    summary100: pd.DataFrame | None = None
+    times: pd.DataFrame | None = None
     epochs: pd.DataFrame | None = None
     beta: pd.DataFrame | None = None
     curves: pd.DataFrame | None = None
@@ -133,15 +137,24 @@ def costs_by_method(evidence: Evidence) -> pd.DataFrame:
     return costs.set_index(costs.label.map(canonical))
 
 
-def time_ratios(summary: pd.DataFrame, methods) -> dict[str, pd.Series]:
-    """Seconds a round over FedAvg's of the same seed and setup, per method."""
+def time_ratios(evidence: Evidence, methods) -> tuple[dict[str, pd.Series], int, str]:
+    """(seconds a round over FedAvg's per method, number of seeds, how they were taken): of interleaved repeats, or of runs that share
+    seed and setup."""
     out = {}
+    if evidence.times is not None and not evidence.times.empty:
+        for method in methods:
+            mine = select(evidence.times, method)
+            if mine.empty:
+                raise NotTested(f"{display_name(method)} was not timed")
+            out[method] = mine.ratio
+        return out, 1, f"mean ratio to FedAvg of {min(map(len, out.values()))} interleaved repeats, training seconds only"
+    summary = evidence.need("summary")
     for method in methods:
         both = select(summary, method).merge(select(summary, "fedavg"), on=[c for c in PAIR if c in summary], suffixes=("", "_fedavg"))
         if both.empty:
             raise NotTested(f"{display_name(method)} and FedAvg were not run in one setup")
         out[method] = both.seconds_per_round / both.seconds_per_round_fedavg
-    return out
+    return out, min(map(len, out.values())), "mean ratio to FedAvg, run by run, training seconds only"
 
 
 def ends_by_beta(evidence: Evidence) -> pd.DataFrame:

@@ -6,6 +6,7 @@ what was measured instead. A claim that fails is as good a result as one that ho
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from fedinit.results.evidence import Evidence, NotTested
 from fedinit.results.judges import JUDGES
 from fedinit.results.published import CLAIMS, claim
 
-__all__ = ["JUDGES", "NOT_REPRODUCED", "NOT_TESTED", "REPRODUCED", "Evidence", "Verdict", "ledger", "ledger_table"]
+__all__ = ["JUDGES", "NOT_REPRODUCED", "NOT_TESTED", "REPRODUCED", "Evidence", "Verdict", "ledger", "ledger_table", "styled"]
 
 REPRODUCED, NOT_REPRODUCED, NOT_TESTED = "reproduced", "not reproduced", "not tested at this scale"
 
@@ -65,3 +66,32 @@ def ledger_table(verdicts: Iterable[Verdict]) -> pd.DataFrame:
         for v in verdicts
     ]
     return pd.DataFrame(rows, columns=["id", "claim", "published", "verdict", "measured", "spread", "seeds", "note"]).set_index("id")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A ledger as a notebook shows it."""
+
+    html: str
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+
+def styled(table: pd.DataFrame, links: bool = False) -> Shown:
+    """`ledger_table` for a notebook: whole sentences in wrapping columns, verdicts marked; `links` adds each claim's notebook."""
+    text = "\n".join(f"{row.Index}: {row.verdict}; {row.measured}" for row in table.itertuples())
+    table = table.map(lambda cell: html.escape(str(cell)))
+    if links:
+        names = [claim(one).notebook for one in table.index]
+        table = table.assign(notebook=[f'<a href="{name}.ipynb">{name}</a>' for name in names])
+    look = {REPRODUCED: "font-weight: bold", NOT_REPRODUCED: "font-weight: bold; text-decoration: underline"}
+    rules = [
+        {"selector": "td, th", "props": "text-align: left; vertical-align: top"},
+        {"selector": "td", "props": "white-space: normal; max-width: 22em"},
+    ]
+    return Shown(table.style.map(look.get, subset="verdict").set_table_styles(rules).to_html(table_uuid="t"), text)

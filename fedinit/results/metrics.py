@@ -201,6 +201,22 @@ def summarise(
     return pd.DataFrame(rows)
 
 
+def with_times(summary: pd.DataFrame, times: pd.DataFrame) -> pd.DataFrame:
+    """`summary` with seconds_per_round from interleaved `times` (`runs.timing.time_rounds`) and, if it has a target, seconds_to_target =
+    rounds_to_target × that: a run's own seconds depend on what else the machine did. Methods that were not timed keep their own."""
+    if times.empty or summary.empty:
+        return summary
+    label = summary.label.map(canonical)
+    base = select(times, "fedavg").seconds.mean()
+    ratio = times.groupby(times.label.map(canonical)).ratio.mean()
+    seconds = (base * label.map(ratio)).fillna(summary.seconds_per_round)
+    summary = summary.assign(seconds_per_round=seconds)
+    if "rounds_to_target" in summary:
+        known = label.isin(ratio.index)
+        summary["seconds_to_target"] = (summary.rounds_to_target * seconds).where(known, summary.seconds_to_target)
+    return summary
+
+
 # --- several runs -----------------------------------------------------------------------------------------------------------
 
 

@@ -15,16 +15,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from fedinit.errors import InputError, unknown
-from fedinit.results.metrics import moving_average, select
-from fedinit.results.names import canonical, display_name, rank, with_beta
+from fedinit.results.metrics import moving_average, paired_difference, select
+from fedinit.results.names import canonical, display_name, rank, with_beta, with_setup
+from fedinit.results.published import EM_DASH
 from fedinit.results.style import COLUMN, PAGE, beta_color, look, save, use_style
 
 __all__ = [
     "COLUMN",
     "PAGE",
     "accuracy_curves",
+    "accuracy_panels",
     "bar_seconds",
     "divergence_curves",
+    "divergence_panels",
+    "gains",
     "look",
     "noise_panels",
     "partition_bubbles",
@@ -32,6 +36,7 @@ __all__ = [
     "save",
     "schematic",
     "sensitivity",
+    "sensitivity_panels",
     "stability_lines",
     "use_style",
 ]
@@ -50,6 +55,81 @@ def accuracy_curves(frame: pd.DataFrame, by: str = "label", filter_width: int = 
         ax = _curves(frame, "test_accuracy", by, filter_width, 100, ax)
         ax.set_ylabel("test accuracy (%)" + (f"\nmean of {filter_width} evaluations" if filter_width > 1 else ""))
         return _finish_curves(ax)
+
+
+def accuracy_panels(frame: pd.DataFrame, filter_width: int = 1, ax=None) -> Figure:
+    """`accuracy_curves` by method in one panel per participation and D_r (the columns of Table 4), one row per model, one legend for all.
+    `ax`: as many Axes."""
+    frame = with_setup(frame)
+    columns = list(
+        frame[["clients", "cohort_size", "setup", "split", "dirichlet"]]
+        .drop_duplicates()
+        .sort_values(["clients", "dirichlet"], ascending=[True, False])[["setup", "split"]]
+        .itertuples(index=False, name=None)
+    )
+    models = list(dict.fromkeys(frame.model))
+    with use_style():
+        if ax is None:
+            size = (PAGE, 0.35 + 1.75 * len(models)) if len(columns) > 1 else (COLUMN, 0.5 + 2.0 * len(models))
+            _, ax = plt.subplots(len(models), len(columns), figsize=size, sharex=True, sharey="row", squeeze=False)
+        ax = np.reshape(ax, (len(models), len(columns)))
+        for line, model in zip(ax, models, strict=True):
+            for axis, (setup, split) in zip(line, columns, strict=True):
+                runs = frame[(frame.model == model) & (frame.setup == setup) & (frame.split == split)]
+                axis.set_title(f"{setup}, {split}" + (f", {model}" if len(models) > 1 else ""))
+                if len(runs):
+                    _curves(runs, "test_accuracy", "label", filter_width, 100, axis)
+                axis.set_xlim(0, frame["round"].max())
+                axis.label_outer()
+            line[0].set_ylabel("test accuracy (%)" + (f"\nmean of {filter_width} evaluations" if filter_width > 1 else ""))
+        return _legend(ax)
+
+
+def divergence_panels(frame: pd.DataFrame, filter_width: int = 1, ax=None) -> Figure:
+    """Figure 2: for each base method a row of Δ^t over all clients, over the active ones, and test accuracy, one line per β.
+    `ax`: rows × 3 Axes."""
+    frame = with_beta(frame)
+    bases = sorted(frame.base.unique(), key=rank)
+    with use_style():
+        if ax is None:
+            _, ax = plt.subplots(len(bases), 3, figsize=(PAGE, 0.45 + 1.65 * len(bases)), sharex=True, sharey="col", squeeze=False)
+        ax = np.reshape(ax, (len(bases), 3))
+        for line, base in zip(ax, bases, strict=True):
+            runs = frame[frame.base == base]
+            for axis, (column, width, scale, title) in zip(
+                line,
+                (
+                    ("divergence_all", 1, 1, r"$\Delta^t$ over all clients"),
+                    ("divergence_active", 1, 1, r"$\Delta^t$ over active clients"),
+                    ("test_accuracy", filter_width, 100, "test accuracy (%)" + (f", mean of {filter_width}" if filter_width > 1 else "")),
+                ),
+                strict=True,
+            ):
+                _curves(runs, column, "beta", width, scale, axis)
+                if column != "test_accuracy":
+                    axis.set_yscale("log")
+                axis.set_xlim(0, frame["round"].max())
+                axis.set_title(f"{display_name(base)}: {title}")
+                axis.set_xlabel("round" if line is ax[-1] else "")
+        return _legend(ax)
+
+
+def _legend(axes: np.ndarray) -> Figure:
+    """One legend under all panels, for the lines of all of them."""
+    fig = axes.flat[0].figure
+    handles = {text: handle for axis in axes.flat for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)}
+    order = list(max((axis.get_legend_handles_labels()[1] for axis in axes.flat), key=len))
+    order += [text for text in handles if text not in order]
+    if handles:
+        fig.legend(
+            [handles[text] for text in order],
+            order,
+            loc="outside lower center",
+            ncols=len(order) if len(order) < 8 else (len(order) + 1) // 2,
+            columnspacing=1.2,
+            handlelength=2.2,
+        )
+    return fig
 
 
 def divergence_curves(frame: pd.DataFrame, which: str = "all", by: str = "beta", ax: Axes | None = None) -> Axes:
@@ -236,15 +316,62 @@ def sensitivity(summary: pd.DataFrame, x: str = "beta", ax: Axes | None = None) 
         return ax
 
 
+def sensitivity_panels(epochs: pd.DataFrame, beta: pd.DataFrame, ax=None) -> Figure:
+    """Figure 1: `sensitivity` to K (left) and to β (right); an empty summary leaves its panel out. `ax`: two Axes."""
+    parts = [(x, summary) for x, summary in (("local_epochs", epochs), ("beta", beta)) if len(summary)]
+    if not parts:
+        raise InputError("both summaries are empty; run a sweep first.")
+    with use_style():
+        if ax is None:
+            _, ax = plt.subplots(1, len(parts), figsize=(PAGE if len(parts) > 1 else COLUMN, 2.2), squeeze=False)
+        ax = np.ravel(ax)
+        for axis, (x, summary), letter in zip(ax, parts, "ab", strict=False):
+            sensitivity(summary, x, axis)
+            axis.set_title(f"({letter})")
+        return ax[0].figure
+
+
+def gains(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """RI's gain, accuracy with RI minus without in points, per base method (Table 6): a dot for each pair of runs of one seed and setup,
+    a bar at their mean; pairs lost to divergence are counted beside it."""
+    labels = set(summary.label.map(canonical))
+    bases = [b for b in sorted(labels, key=rank) if canonical(f"{b}+ri") in labels and canonical(f"{b}+ri") != b]
+    if not bases:
+        raise InputError("no method both without and with RI in the summary; add their runs.")
+    with use_style():
+        ax = ax or _axes(COLUMN, 0.6 + 0.26 * len(bases))
+        for i, base in enumerate(bases):
+            pair = paired_difference(summary, f"{base}+ri", base)
+            points = 100 * pair.differences.to_numpy()
+            jitter = np.linspace(-0.22, 0.22, len(points)) if len(points) > 1 else np.zeros(len(points))
+            style = look(base)
+            ax.plot(points, i + jitter, "o", color=style["color"], ms=3, alpha=0.6, mew=0)
+            if len(points):
+                ax.plot([points.mean()] * 2, [i - 0.32, i + 0.32], color="0.1", lw=1.4)
+            mean = f"{points.mean():+.1f}".replace("-", "−") if len(points) else EM_DASH
+            lost = f", {pair.lost} lost" if pair.lost else ""
+            ax.text(1.02, i, mean + lost, transform=ax.get_yaxis_transform(), va="center", fontsize=7)
+        ax.axvline(0, color="0.2", lw=0.8, ls=(0, (2, 2)))
+        ax.set_yticks(range(len(bases)), [display_name(base) for base in bases])
+        ax.tick_params(axis="y", length=0)
+        ax.grid(axis="y", visible=False)
+        ax.set_ylim(len(bases) - 0.5, -0.5)
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}".replace("-", "−")))
+        ax.set_xlabel("accuracy with RI − without (points)")
+        return ax
+
+
 def bar_seconds(summary: pd.DataFrame, baseline: str = "fedavg", ax: Axes | None = None) -> Axes:
-    """Training time a round as a multiple of the baseline's mean (Table 7): one bar a method, whiskers minimum to maximum over its runs."""
-    base = select(summary, baseline).seconds_per_round.mean()
+    """Training time a round as a multiple of the baseline's mean (Table 7): one bar a method, whiskers minimum to maximum over its runs.
+    A frame of `runs.timing.time_rounds` (with `ratio`) compares repeat by repeat."""
+    paired_times = "ratio" in summary
+    base = select(summary, baseline)["seconds" if paired_times else "seconds_per_round"].mean()
     if not base > 0:
         raise InputError(f"baseline = {baseline!r} has no training seconds in the summary; add its runs.")
     labels = sorted(summary.label.map(canonical).unique(), key=rank)
     with use_style():
         ax = ax or _axes(COLUMN, 0.7 + 0.22 * len(labels))
-        ratios = [select(summary, label).seconds_per_round.dropna() / base for label in labels]
+        ratios = [(mine.ratio if paired_times else mine.seconds_per_round / base).dropna() for mine in (select(summary, x) for x in labels)]
         top = max(r.max() for r in ratios)
         for i, (label, r) in enumerate(zip(labels, ratios, strict=False)):
             style = look(label)

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from fedinit.errors import InputError, unknown
-from fedinit.results.metrics import mean_std, paired
+from fedinit.results.metrics import acceleration, mean_std, paired
 from fedinit.results.names import canonical, display_name, rank, split_label, with_setup
-from fedinit.results.published import EM_DASH
+from fedinit.results.published import EM_DASH, readme_figures
 
 SETUP_COLUMNS = ("setup", "split")
 
@@ -26,6 +26,9 @@ class Table:
     best: pd.DataFrame
     numbers: pd.DataFrame
     caption: str = ""
+
+    def __repr__(self) -> str:
+        return self.text.to_string()
 
     def _repr_html_(self) -> str:
         return to_html(self)
@@ -118,6 +121,89 @@ def plugin_table(summary: pd.DataFrame, columns: Sequence[str] = SETUP_COLUMNS, 
     return Table(table.text, best, table.numbers, caption)
 
 
+def beside_published(summary: pd.DataFrame, caption: str = "") -> Table:
+    """Table 4 beside what is published, in %: "paper" (an em dash: no copy of the table's body could be found), "README" (the released
+    code's figures, `published.README_SOURCE`, not the paper's) and "here" (mean over seeds). Columns pair by participation share."""
+    summary = with_setup(summary)
+    summary = summary.assign(label=summary.label.map(canonical), share=[f"{s.split('-')[0]} active" for s in summary.setup])
+    readme = {
+        (r.label, f"{r.setup.split('-')[0]} active", d): getattr(r, c)
+        for r in _readme()
+        for d, c in (("Dir-0.6", "dir_06"), ("Dir-0.1", "dir_01"))
+    }
+    rows = []
+    for (label, share, split), cell in summary.groupby(["label", "share", "split"], sort=False):
+        mean, std, n = mean_std(100 * cell.accuracy)
+        known = readme.get((label, share, split), np.nan)
+        for source, value, text in (
+            ("paper", np.nan, EM_DASH),
+            ("README", known, EM_DASH if np.isnan(known) else f"{known:.1f}"),
+            ("here", mean, f"{mean:.1f}" if n == len(cell) else _cell(cell, mean, std, n, 1)),
+        ):
+            own = source == "here"
+            rows.append(
+                (label, share, split, source, value, std if own else np.nan, n * own, len(cell) * own, int(cell.diverged.sum()) * own, text)
+            )
+    keys = ["share", "split", "source"]
+    numbers = pd.DataFrame(rows, columns=["label", *keys, "mean", "std", "n", "runs", "diverged", "text"])
+    table = _assemble(numbers, "label", keys, "high", caption)
+    return Table(table.text, table.best & False, table.numbers, caption)
+
+
+def time_table(times: pd.DataFrame, caption: str = "") -> Table:
+    """Table 7: seconds a round (mean ± std over the repeats) and the ratio to FedAvg (mean, smallest to largest) here, beside the paper's
+    (em dash: unknown) and the released code's README on a V100. `times`: `runs.timing.time_rounds`; bold: the least mean."""
+    readme = {r.label: r.seconds_per_round for r in _readme() if r.setup == "10%-100"}
+    rows = []
+    for label, cell in times.groupby(times.label.map(canonical)):
+        mean, std, n = mean_std(cell.seconds)
+        ratio, ratio_std, _ = mean_std(cell.ratio)
+        known = readme.get(label, np.nan)
+        share = known / readme["fedavg"]
+        dash = {True: EM_DASH}
+        for source, quantity, value, spread, text in (
+            ("here", "s / round", mean, std, f"{mean:.3g} ± {std:.2g}" if n > 1 else f"{mean:.3g}"),
+            ("here", "× FedAvg", ratio, ratio_std, f"{ratio:.2f} ({cell.ratio.min():.2f} to {cell.ratio.max():.2f})"),
+            ("paper", "× FedAvg", np.nan, np.nan, EM_DASH),
+            ("README, V100", "s / round", known, np.nan, dash.get(bool(np.isnan(known)), f"{known:.2f}")),
+            ("README, V100", "× FedAvg", share, np.nan, dash.get(bool(np.isnan(known)), f"{share:.2f}")),
+        ):
+            rows.append((label, source, quantity, value, spread, n if source == "here" else 0, n if source == "here" else 0, 0, text))
+    numbers = pd.DataFrame(rows, columns=["label", "source", "quantity", "mean", "std", "n", "runs", "diverged", "text"])
+    table = _assemble(numbers, "label", ["source", "quantity"], "low", caption)
+    best = table.best & False
+    best[("here", "s / round")] = table.best[("here", "s / round")]
+    order = [
+        ("here", "s / round"),
+        ("here", "× FedAvg"),
+        ("paper", "× FedAvg"),
+        ("README, V100", "s / round"),
+        ("README, V100", "× FedAvg"),
+    ]
+    return Table(table.text[order], best[order], table.numbers, caption)
+
+
+def target_table(summary: pd.DataFrame, caption: str = "") -> Table:
+    """Table 8: rounds and training seconds to the target, and both as acceleration over FedAvg, mean ± std over seeds; bold: the best.
+
+    `summary` needs a target (`summarise(…, target=…)`). The paper's accelerations are unknown."""
+    speed = {v: acceleration(summary, v).acceleration for v in ("rounds_to_target", "seconds_to_target")}
+    summary = summary.assign(more_rounds=speed["rounds_to_target"].to_numpy(), more_seconds=speed["seconds_to_target"].to_numpy())
+    parts = []
+    for value, quantity, unit, digits, best in (
+        ("rounds_to_target", "rounds", "to target", 1, "low"),
+        ("more_rounds", "rounds", "acceleration (×)", 2, "high"),
+        ("seconds_to_target", "time", "to target (s)", 1, "low"),
+        ("more_seconds", "time", "acceleration (×)", 2, "high"),
+    ):
+        parts.append(
+            value_table(summary.assign(quantity=quantity, unit=unit), value, columns=["quantity", "unit"], digits=digits, best=best)
+        )
+    return Table(
+        *(pd.concat([getattr(p, part) for p in parts], axis=1) for part in ("text", "best")), pd.concat([p.numbers for p in parts]), caption
+    )
+
+
 def to_html(table: Table) -> str:
     """The table as an HTML fragment, best cells bold, numbers right-aligned with tabular figures."""
     style = (
@@ -162,6 +248,10 @@ def to_csv(table: Table, path=None) -> str | None:
 # --- cells ------------------------------------------------------------------------------------------------------------------
 
 
+def _readme() -> list:
+    return list(readme_figures().rename(columns={"dir_0.6": "dir_06", "dir_0.1": "dir_01"}).itertuples(index=False))
+
+
 def _cell(runs: pd.DataFrame, mean: float, std: float, n: int, digits: int) -> str:
     diverged = int(runs.diverged.sum())
     if diverged == len(runs):
@@ -203,10 +293,10 @@ def _means(numbers: pd.DataFrame, rows: str, columns: list[str], column) -> pd.S
 def _column_order(key) -> tuple:
     """The paper's order: 10%-100 before 5%-200, Dir-0.6 before Dir-0.1, "-", "+RI", Δ; other keys as they sort."""
     text = str(key)
-    fixed = {"-": 0, "+RI": 1, "Δ": 2}
+    fixed = {"-": 0, "+RI": 1, "Δ": 2, "paper": 0, "README": 1, "here": 2}
     if text in fixed:
         return 0, fixed[text], ""
-    number = text.split("%-")[0] if "%-" in text else text.removeprefix("Dir-")
+    number = text.split("%")[0] if "%-" in text or "% active" in text else text.removeprefix("Dir-")
     try:
         return 0, -float(number) if number != text else float(text), ""
     except ValueError:

@@ -24,7 +24,13 @@ class Progress:
         self._next = 0.0
 
     def __enter__(self) -> Progress:
-        if not self.pending or self.show is False:
+        if self.show is False:
+            return self
+        if not self.pending:
+            if _in_notebook():
+                from IPython.display import display
+
+                display(_Live(self._ready(), None))  # the same words whether they were computed now or before
             return self
         self._began, self._first = time.monotonic(), self._rounds()
         self._total = sum(experiment.rounds for experiment in self.pending)
@@ -50,15 +56,20 @@ class Progress:
             self._bar.set_description(f"runs {len(self.pending) - self._left()}/{len(self.pending)}", refresh=False)
             self._bar.refresh()
             return
+        began = time.monotonic()
         self._handle.update(_Live(self._text(), self._picture() if live else None))
+        self._next += 9 * (time.monotonic() - began)  # drawing may not take more than a tenth of the time
 
     def __exit__(self, kind, error, trace) -> None:
         if self._bar is not None:
             self.update(force=True)
             self._bar.close()
         if self._handle is not None:
-            text = f"{len(self.experiments)} runs ready" if kind is None else "interrupted: what was computed is stored, run the cell again to go on"
+            text = self._ready() if kind is None else "interrupted: what was computed is stored, run the cell again to go on"
             self._handle.update(_Live(text, None))
+
+    def _ready(self) -> str:
+        return f"{len(self.experiments)} run{'s' if len(self.experiments) > 1 else ''} ready"
 
     def _rounds(self) -> int:
         return sum(self.store.rounds_done(experiment) for experiment in self.pending)
@@ -70,7 +81,7 @@ class Progress:
         done = self._rounds()
         spent = time.monotonic() - self._began
         rate = (done - self._first) / spent if spent else 0.0
-        left = f"{_clock((self._total - done) / rate)} left" if rate else "starting"
+        left = f"{clock((self._total - done) / rate)} left" if rate else "starting"
         return f"runs {len(self.pending) - self._left()}/{len(self.pending)} · rounds {done}/{self._total} · {left}"
 
     def _picture(self) -> bytes | None:
@@ -118,7 +129,7 @@ def _in_notebook() -> bool:
     return shell is not None and "IPKernelApp" in shell.config
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"
