@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from fedinit.errors import InputError, unknown
 from fedinit.results.metrics import moving_average, paired_difference, select
@@ -35,9 +35,11 @@ __all__ = [
     "rate_lines",
     "save",
     "schematic",
+    "schematic_slider",
     "sensitivity",
     "sensitivity_panels",
     "stability_lines",
+    "stability_map",
     "use_style",
 ]
 
@@ -94,7 +96,7 @@ def divergence_panels(frame: pd.DataFrame, filter_width: int = 1, ax=None) -> Fi
         if ax is None:
             _, ax = plt.subplots(len(bases), 3, figsize=(PAGE, 0.45 + 1.65 * len(bases)), sharex=True, sharey="col", squeeze=False)
         ax = np.reshape(ax, (len(bases), 3))
-        for line, base in zip(ax, bases, strict=True):
+        for row, (line, base) in enumerate(zip(ax, bases, strict=True), 1):
             runs = frame[frame.base == base]
             for axis, (column, width, scale, title) in zip(
                 line,
@@ -107,10 +109,10 @@ def divergence_panels(frame: pd.DataFrame, filter_width: int = 1, ax=None) -> Fi
             ):
                 _curves(runs, column, "beta", width, scale, axis)
                 if column != "test_accuracy":
-                    axis.set_yscale("log")
+                    _log_y(axis)
                 axis.set_xlim(0, frame["round"].max())
                 axis.set_title(f"{display_name(base)}: {title}")
-                axis.set_xlabel("round" if line is ax[-1] else "")
+                axis.set_xlabel("round" if row == len(bases) else "")
         return _legend(ax)
 
 
@@ -139,7 +141,7 @@ def divergence_curves(frame: pd.DataFrame, which: str = "all", by: str = "beta",
         raise unknown("which", which, ("all", "active"))
     with use_style():
         ax = _curves(frame, f"divergence_{which}", by, 1, 1, ax)
-        ax.set_yscale("log")
+        _log_y(ax)
         ax.set_ylabel(rf"$\Delta^t$ over {which} clients")
         return _finish_curves(ax)
 
@@ -530,6 +532,22 @@ def schematic(beta: float = 0.5, ax=None) -> Figure:
         return left.figure
 
 
+def schematic_slider(beta: float = 0.5):
+    """`schematic` under a slider for β, an ipywidget; None where nobody can move it (papermill, nbclient, no notebook)."""
+    from IPython import get_ipython
+
+    # a front end with a person before it lets a cell ask for input; a batch runner does not
+    if not getattr(getattr(get_ipython(), "kernel", None), "_allow_stdin", False):
+        return None
+    from ipywidgets import FloatSlider, interactive
+
+    def draw(beta):
+        schematic(beta)
+        plt.show()
+
+    return interactive(draw, beta=FloatSlider(value=beta, min=-0.5, max=1.5, step=0.05, description="β", continuous_update=False))
+
+
 def stability_lines(betas=(0.05, 0.1, 0.2, 0.5), c_lipschitz: float = 0.1, steps=None, ax: Axes | None = None) -> Axes:
     """Theorem 12's factor (1/(1+2β))^{1/(1+cKL)} against the local steps K, one line per β; c_lipschitz is the product cL (no unit)."""
     from fedinit.theory.rates import stability_factor
@@ -548,6 +566,36 @@ def stability_lines(betas=(0.05, 0.1, 0.2, 0.5), c_lipschitz: float = 0.1, steps
         ax.set_ylim(bottom=ax.get_ylim()[0] - 0.03)  # room for the lowest label
         ax.text(0.98, 0.04, f"cL = {c_lipschitz:g}", transform=ax.transAxes, ha="right", fontsize=7, color="0.35")
         ax.set(xscale="log", xlim=(steps[0], steps[-1]), xlabel="local steps K", ylabel="bound with RI / without")
+        return ax
+
+
+def stability_map(betas=(0.05, 0.1, 0.2, 0.5, 1.0), steps=(1, 5, 10, 50, 100), c_lipschitz: float = 0.1, ax: Axes | None = None) -> Axes:
+    """Theorem 12's factor (1/(1+2β))^{1/(1+cKL)} as a heat map, β down, local steps K across, the value in each cell."""
+    import seaborn as sns
+
+    from fedinit.theory.rates import stability_factor
+
+    table = stability_factor(np.array(betas)[:, None], 1.0, np.array(steps)[None, :], c_lipschitz)
+    with use_style():
+        ax = ax or _axes(COLUMN, 2.2)
+        sns.heatmap(
+            table,
+            ax=ax,
+            vmin=0,
+            vmax=1,
+            cmap="cividis",
+            annot=True,
+            fmt=".2f",
+            annot_kws={"fontsize": 7},
+            linewidths=0.8,
+            linecolor="white",
+            xticklabels=[f"{k:g}" for k in steps],
+            yticklabels=[f"{b:g}" for b in betas],
+            cbar_kws={"label": "bound with RI / without", "ticks": [0, 0.5, 1]},
+        )
+        ax.tick_params(length=0)
+        ax.tick_params(axis="y", rotation=0)
+        ax.set(xlabel="local steps K", ylabel=r"$\beta$")
         return ax
 
 
@@ -575,6 +623,17 @@ def _ticks_at(ax: Axes, values) -> None:
     ax.xaxis.set_major_locator(FixedLocator(values))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+
+
+def _log_y(ax: Axes) -> None:
+    """A log y axis with 1, 2, 5 of each decade written in full while that is readable."""
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    decades = np.log10(high / low)
+    ax.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if decades < 2.5 else (1,), numticks=12))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    if decades < 5:
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
 
 
 def _axes(width: float, height: float) -> Axes:
