@@ -416,13 +416,14 @@ def partition_bubbles(histograms: Mapping[str, np.ndarray], clients: int = 20, a
             _, ax = plt.subplots(1, len(arrays), figsize=(width, 2.3), sharey=True)
         axes = np.atleast_1d(ax)
         fig = axes[0].figure
-        # the largest bubble fills a cell's width: cell in points, from the panel's share of the figure
-        cell = 0.8 * 72 * fig.get_figwidth() / len(arrays) / max(c.shape[0] for c in arrays.values())
+        # the largest bubble is as large as a cell (geometric mean of its sides, in points, from the panel's share of the figure)
+        columns, rows = (max(counts.shape[axis] for counts in arrays.values()) for axis in (0, 1))
+        cell = 0.75 * 72 * np.sqrt(fig.get_figwidth() / len(arrays) / columns * fig.get_figheight() / rows)
         for axis, (name, counts) in zip(axes, arrays.items(), strict=True):
             client, label = np.nonzero(counts)
-            axis.scatter(client, label, s=counts[client, label] / largest * cell**2, color="#0072B2", alpha=0.75, lw=0)
+            axis.scatter(client, label, s=counts[client, label] / largest * cell**2, color="#0072B2", alpha=0.75, ec="white", lw=0.3)
             axis.set(xlim=(-0.8, counts.shape[0] - 0.2), ylim=(-0.8, counts.shape[1] - 0.2), title=name, xlabel="client")
-            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
             axis.set_yticks(range(0, counts.shape[1], max(1, counts.shape[1] // 10)))
         axes[0].set_ylabel("class")
         axes[-1].set_title(f"largest: {int(largest)} samples", loc="right", fontsize=7, color="0.4")

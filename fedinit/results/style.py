@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib as mpl
@@ -66,9 +68,21 @@ _LOOK = {  # base or named method: colour, marker
 }
 
 
-def use_style() -> mpl.rc_context:
-    """The package's look: `with use_style(): …`."""
-    return mpl.rc_context(_RC)
+@contextlib.contextmanager
+def use_style() -> Iterator[None]:
+    """The package's look: `with use_style(): …`.
+
+    Whether pyplot is interactive survives the context: a notebook's backend, loaded with the first figure, switches it on.
+    """
+    interactive = mpl.is_interactive()
+    try:
+        with mpl.rc_context(_RC):
+            try:
+                yield
+            finally:
+                interactive = mpl.is_interactive()
+    finally:
+        mpl.interactive(interactive)
 
 
 def look(label: str) -> dict:
