@@ -31,6 +31,9 @@ EXAMPLES = {
   fedinit reproduce                                    preset quick: offline, minutes
   fedinit reproduce --only table4 --jobs 1
   fedinit reproduce --preset small --data cifar10.npz --seeds 0,1,2""",
+    "bench": """examples:
+  fedinit bench --width 16
+  fedinit bench --methods fedavg,fedinit,fedsam,scaffold,feddyn,fedcm --threads 2""",
     "status": """examples:
   fedinit status
   fedinit status --json""",
@@ -126,6 +129,17 @@ def _parser() -> argparse.ArgumentParser:
     reproduce.add_argument("--jobs", type=_whole, help="processes (default: one a core)")
     reproduce.add_argument("--out", metavar="FOLDER", help="where figures and tables go (default figures/<preset> of the checkout)")
     reproduce.set_defaults(command=_reproduce)
+
+    bench = commands.add_parser("bench", help="a plain PyTorch loop beside the engine, and the methods side by side", **_shape("bench"))
+    bench.add_argument("--methods", default="fedavg,fedinit", metavar="A,B", help="default fedavg,fedinit")
+    bench.add_argument("--model", default="resnet18-gn", help="default resnet18-gn")
+    bench.add_argument("--width", type=_whole, default=64, help="default 64")
+    bench.add_argument("--batch-size", type=_whole, default=50, help="default 50")
+    bench.add_argument("--repeats", type=_whole, default=5, help="interleaved rounds of each (default 5)")
+    bench.add_argument("--device", default="cpu", help="cpu or cuda (default cpu)")
+    bench.add_argument("--threads", type=_whole, default=1, help="default 1")
+    bench.add_argument("--out", default="bench", metavar="FOLDER", help="where bench.csv and bench.png go (default bench)")
+    bench.set_defaults(command=_bench)
     return parser
 
 
@@ -318,6 +332,29 @@ def _reproduce(arguments) -> int:
     from fedinit.reproduce import reproduce
 
     return reproduce(**_artefacts(arguments), out=arguments.out, json_output=arguments.json)
+
+
+def _bench(arguments) -> None:
+    from pathlib import Path
+
+    from fedinit.bench import report, work
+
+    _machine(arguments)
+    methods = [name.strip() for name in arguments.methods.split(",")]
+    for name in methods:
+        work(name, arguments.model, arguments.width, batch=arguments.batch_size)  # bad input is refused before any work
+    print(
+        report(
+            Path(arguments.out),
+            methods,
+            arguments.model,
+            arguments.width,
+            arguments.repeats,
+            arguments.device,
+            arguments.threads,
+            arguments.batch_size,
+        )
+    )
 
 
 def _artefacts(arguments) -> dict:

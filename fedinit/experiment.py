@@ -129,6 +129,8 @@ class Experiment:
                 f"allowed: 1 to {self.clients}. Lower cohort_size or raise clients."
             )
         _check_model(self.model)
+        if self.model in ("resnet18-gn", "cnn") and self.width % 2:
+            raise InputError(f"width = {self.width} of {self.model} is not allowed; allowed: even numbers, for GroupNorm's 2 groups.")
         identity(self.data)  # an unknown name or a missing file is refused here, before any work
 
     @property

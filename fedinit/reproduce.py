@@ -21,7 +21,7 @@ import nbformat
 from fedinit import artefacts
 from fedinit.errors import InputError, unknown
 from fedinit.experiment import PRESETS, Experiment
-from fedinit.runs.progress import _clock as clock
+from fedinit.runs.progress import clock as clock
 from fedinit.runs.store import Store, default_folder
 from fedinit.runs.sweep import cores
 

@@ -27,6 +27,7 @@ from fedinit.methods import FedAvg
         ({"clip": 0.0}, ("clip = 0.0", "> 0")),
         ({"seed": -1}, ("seed = -1", "≥ 0")),
         ({"participation": "exakt"}, ("exakt", "exact")),
+        ({"width": 1}, ("width = 1", "even")),
         ({"model": "resnet18"}, ("resnet18", "Did you mean 'resnet18-gn'")),
         ({"model": "no_such_module:make"}, ("no_such_module", "imported")),
         ({"data": "cifra10"}, ("cifra10", "cifar10")),

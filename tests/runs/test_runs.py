@@ -125,7 +125,7 @@ def test_another_setting_is_another_folder():
         "category_noise": 0.1,
         "category_scope": "client",
         "model": "vgg11",
-        "width": 5,
+        "width": 6,
         "stem": "cifar",
         "local_epochs": 2,
         "batch_size": 11,
