@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Sequence
 
@@ -51,6 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 0 done, 1 failed, 2 bad input, 130 interrupted."""
     from fedinit.runs.sweep import WorkerDied
 
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # so that --model my_module:factory finds a module beside the user
     try:
         arguments = _parser().parse_args(argv)
         return arguments.command(arguments) or 0

@@ -229,6 +229,39 @@ def test_a_killed_worker_is_noticed(tmp_path):
         sweep(experiments, jobs=2, store=Store(tmp_path), progress=False)
 
 
+def _alive(group: int) -> bool:
+    """Whether any process of a group is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_ctrl_c_in_a_sweep_leaves_everything_resumable(tmp_path):
+    """A terminal sends SIGINT to the whole group: exit code 130, one line, no worker left; started again, the bits of a run never stopped."""
+    size = "--data synthetic:200/100 --clients 4 --cohort-size 2 --samples 25 --batch-size 10 --local-epochs 1 --width 4 --rounds 150"
+    command = [sys.executable, "-m", "fedinit.cli", "sweep", "--seeds", "0,1", "--jobs", "2", "--runs", str(tmp_path / "runs"), *size.split()]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and sum(len(read_history(p)) for p in (tmp_path / "runs").glob("*/history.csv")) < 6:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.strip().splitlines()[-1].startswith("fedinit: interrupted")
+    assert "Traceback" not in errors
+    deadline = time.monotonic() + 20
+    while _alive(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _alive(process.pid)  # no worker outlives the command
+    done = [len(read_history(p)) for p in (tmp_path / "runs").glob("*/history.csv")]
+    assert 6 <= sum(done) < 600
+    experiment = tiny("fedavg", width=4, rounds=12)
+    again = run(experiment, store=Store(tmp_path / "runs"))
+    same(again.history, run(experiment, store=Store(tmp_path / "whole")).history)
+
+
 def test_a_method_of_a_notebook_cell_reaches_the_workers(tmp_path):
     """Trap: spawned workers and classes defined in __main__."""
     code = (
