@@ -201,6 +201,11 @@ def summarise(
     return pd.DataFrame(rows)
 
 
+def reached(summary: pd.DataFrame, label: str) -> float:
+    """The accuracy that every run of a method reaches, rounded down to a whole percent: Table 8's default target."""
+    return max(float(np.floor(100 * select(summary, label).accuracy.min()) / 100), 0.01)
+
+
 def with_times(summary: pd.DataFrame, times: pd.DataFrame) -> pd.DataFrame:
     """`summary` with seconds_per_round from interleaved `times` (`runs.timing.time_rounds`) and, if it has a target, seconds_to_target =
     rounds_to_target × that: a run's own seconds depend on what else the machine did. Methods that were not timed keep their own."""

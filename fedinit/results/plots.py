@@ -251,7 +251,8 @@ def spread(y: np.ndarray, gap: float, low: float = -np.inf, high: float = np.inf
 
 def sensitivity(summary: pd.DataFrame, x: str = "beta", ax: Axes | None = None) -> Axes:
     """Accuracy (%) against "beta" or "local_epochs" (log axis): Figure 1. Bars are minimum to maximum over seeds. A value at which any run
-    diverged is a ✕ at the bottom, in a shaded region that reaches half way to its neighbours."""
+    diverged is a ✕ at the bottom, in a shaded region that reaches half way to its neighbours; so shaded is also a β that keeps less than half
+    of the accuracy at β = 0 (the ledger's rule for S2). The β axis is logarithmic beyond ±0.2 when it reaches further than 0.4."""
     names = {"beta": r"relaxed-initialization coefficient $\beta$", "local_epochs": "local epochs K"}
     if x not in names:
         raise unknown("x", x, names)
@@ -271,6 +272,9 @@ def sensitivity(summary: pd.DataFrame, x: str = "beta", ax: Axes | None = None) 
         pad = 0.05 * (edges[-1] - edges[0])
         edges[[0, -1]] += [-pad, pad]
         failed = {v for v, runs in summary.groupby(x) if runs.diverged.any()}
+        means = summary.assign(accuracy=summary.accuracy.fillna(0)).groupby(x).accuracy.mean()
+        poor = {v for v in values if x == "beta" and 0 in means.index and means[v] < means[0] / 2} - failed
+        failed |= poor
         for i, v in enumerate(values):
             if v in failed:
                 ax.axvspan(back(edges[i]), back(edges[i + 1]), color="0.93", lw=0, zorder=0)
@@ -289,27 +293,31 @@ def sensitivity(summary: pd.DataFrame, x: str = "beta", ax: Axes | None = None) 
                 label=display_name(label),
                 **style,
             )
+            for v in sorted(poor & set(fine.index)):
+                ax.plot(v, fine["mean"][v], "X", color=style["color"], ms=6, mec="white", mew=0.5, zorder=5)
             for v in sorted(runs[runs.diverged][x].unique()):
                 ax.plot(v, 0.05, "X", color=style["color"], ms=6, mec="white", mew=0.5, transform=ax.get_xaxis_transform(), zorder=5)
         if x == "local_epochs":
             ax.set_xscale("log")
             _ticks_at(ax, values)
         else:
-            ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}".replace("-", "−")))
+            if np.abs(values).max() > 0.4:
+                ax.set_xscale("symlog", linthresh=0.2, linscale=1)
+            _ticks_at(ax, values)
         ax.set_xlim(back(edges[0]), back(edges[-1]))
         low, high = ax.get_ylim()
         ax.set_ylim(low - 0.12 * (high - low) * bool(failed), high)  # room for the crosses
         if failed:
             bad = sorted(failed)
             ax.text(
-                np.clip((where(bad[-1]) - edges[0]) / (edges[-1] - edges[0]), 0.02, 0.98),
-                0.13,
-                "diverged",
+                bad[-1],
+                0.9 if poor else 0.13,
+                "training fails" if poor else "diverged",
                 fontsize=7,
                 color="0.35",
                 ha="right" if bad[-1] == values[-1] else "center",
                 va="bottom",
-                transform=ax.transAxes,
+                transform=ax.get_xaxis_transform(),
             )
         ax.set_xlabel(names[x])
         ax.set_ylabel("test accuracy (%)")
@@ -601,9 +609,9 @@ def stability_map(betas=(0.05, 0.1, 0.2, 0.5, 1.0), steps=(1, 5, 10, 50, 100), c
 
 
 def rate_lines(curves: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Measured quantities against T on log-log axes, each with its theorem's slope as a dashed line through its first point.
+    """Measured quantities against T on log-log axes, each with its theorem's order as a dashed line through its first point.
 
-    curves: columns quantity, T, value, bound (the theorem's exponent of T), one row a point.
+    curves: columns quantity, T, value, and order (the theorem's, at each T) or bound (its exponent of T), one row a point.
     """
     colors = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
     with use_style():
@@ -612,18 +620,19 @@ def rate_lines(curves: pd.DataFrame, ax: Axes | None = None) -> Axes:
         for (quantity, points), color in zip(curves.groupby("quantity", sort=False), colors * 3, strict=False):
             ax.plot(points["T"], points["value"], color=color, marker="o", label=quantity)
             first = points.iloc[0]
-            ax.plot(points["T"], first["value"] * (points["T"] / first["T"]) ** first["bound"], color=color, lw=0.8, ls=(0, (3, 2)))
+            order = points["order"] if "order" in points else points["T"].astype(float) ** first["bound"]
+            ax.plot(points["T"], first["value"] * order / order.iloc[0], color=color, lw=0.8, ls=(0, (3, 2)))
             ax._ends.append((points["T"].iloc[-1], points["value"].iloc[-1], quantity, color))
-        ax.set(xscale="log", yscale="log", xlabel="rounds T", ylabel="measured (dashed: theorem's slope)")
+        ax.set(xscale="log", yscale="log", xlabel="rounds T", ylabel="measured (dashed: theorem's order)")
         _ticks_at(ax, np.unique(curves["T"]))
         return _finish_curves(ax)
 
 
 def _ticks_at(ax: Axes, values) -> None:
-    """Ticks of the log x axis exactly at `values`, written in full."""
+    """Ticks of the x axis exactly at `values`, written in full."""
     ax.xaxis.set_major_locator(FixedLocator(values))
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}".replace("-", "−")))
 
 
 def _log_y(ax: Axes) -> None:

@@ -11,9 +11,10 @@ import pandas as pd
 
 from fedinit.errors import InputError, unknown
 from fedinit.results.metrics import acceleration, mean_std, paired
-from fedinit.results.names import canonical, display_name, rank, split_label, with_setup
+from fedinit.results.names import canonical, display_name, rank, split_label, with_beta, with_setup
 from fedinit.results.published import EM_DASH, readme_figures
 
+_SYMBOLS = {"beta": "β", "local_epochs": "K"}
 SETUP_COLUMNS = ("setup", "split")
 
 
@@ -204,6 +205,24 @@ def target_table(summary: pd.DataFrame, caption: str = "") -> Table:
     )
 
 
+def divergence_table(summary: pd.DataFrame, caption: str = "") -> Table:
+    """Figure 2 as numbers: a row per base method and β; accuracy in %, Δ^t over all and over the active clients (means over the window)."""
+    summary = with_beta(summary)
+    names = {(b, beta): f"{display_name(b)}, β = {beta:g}".replace("-", "−") for b, beta in zip(summary.base, summary.beta, strict=True)}
+    order = [names[key] for key in sorted(names, key=lambda key: (rank(key[0]), key[1]))]
+    summary = summary.assign(method=[names[key] for key in zip(summary.base, summary.beta, strict=True)])
+    parts = []
+    for value, quantity, scale, digits in (
+        ("accuracy", "accuracy (%)", 100, 1),
+        ("divergence_all", "Δ^t, all clients", 1, 2),
+        ("divergence_active", "Δ^t, active clients", 1, 2),
+    ):
+        runs = summary.assign(quantity=quantity)
+        parts.append(value_table(runs, value, rows="method", columns=["quantity"], scale=scale, digits=digits, best="high"))
+    text = pd.concat([p.text for p in parts], axis=1).loc[order]
+    return Table(text, text.map(lambda _: False), pd.concat([p.numbers for p in parts], ignore_index=True), caption)
+
+
 def to_html(table: Table) -> str:
     """The table as an HTML fragment, best cells bold, numbers right-aligned with tabular figures."""
     style = (
@@ -224,7 +243,7 @@ def to_latex(table: Table, label: str = "") -> str:
     """The table for a paper: booktabs rules, best cells \\textbf; needs the packages booktabs and multirow."""
     text = table.text.map(_tex)
     text = text.where(~table.best, text.map(lambda cell: rf"\textbf{{{cell}}}"))
-    text.index = text.index.map(_tex)
+    text.index = text.index.map(lambda name: _tex(str(name)))
     text.columns = (
         pd.MultiIndex.from_tuples([tuple(map(_tex, map(str, c))) for c in text.columns])
         if isinstance(text.columns, pd.MultiIndex)
@@ -277,6 +296,8 @@ def _assemble(numbers: pd.DataFrame, rows: str, columns: list[str], best: str, c
     if rows in ("label", "base"):
         text.index = bold.index = [display_name(name) for name in text.index]
         numbers = numbers.assign(**{rows: numbers[rows].map(display_name)})
+    elif rows in _SYMBOLS:
+        text.index = bold.index = [f"{_SYMBOLS[rows]} = {value:g}".replace("-", "−") for value in text.index]
     text.index.name = bold.index.name = None
     text.columns.names = bold.columns.names = [None] * text.columns.nlevels
     return Table(text, bold, numbers, caption)
