@@ -80,9 +80,9 @@ def sweep(
 
 
 def frame(experiments: Iterable[Experiment], store: Store | None = None) -> pd.DataFrame:
-    """The tidy frame of stored runs; raises InputError if one is missing."""
+    """The tidy frame of stored runs, each once; raises InputError if one is missing."""
     store, runs = store or Store(), []
-    for experiment in experiments:
+    for experiment in {(experiment.key, experiment.rounds): experiment for experiment in experiments}.values():
         found = store.load(experiment)
         if found is None:
             raise InputError(f"run {experiment.label} seed {experiment.seed} ({experiment.key[:12]}) is not stored in {store.folder}; run it first.")

@@ -344,3 +344,7 @@ def test_bad_input_is_refused_in_one_line(call, words):
     with pytest.raises(InputError, match=words) as error:
         call()
     assert "\n" not in str(error.value)
+
+
+def test_a_run_asked_for_twice_is_in_the_frame_once(tmp_path):
+    assert len(sweep([tiny(), tiny()], jobs=1, store=Store(tmp_path), progress=False)) == 4
