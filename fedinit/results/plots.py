@@ -592,19 +592,19 @@ def stability_map(betas=(0.05, 0.1, 0.2, 0.5, 1.0), steps=(1, 5, 10, 50, 100), c
             ax=ax,
             vmin=0,
             vmax=1,
-            cmap="cividis",
+            cmap=sns.light_palette("#D55E00", as_cmap=True, reverse=True),
             annot=True,
             fmt=".2f",
-            annot_kws={"fontsize": 7},
+            annot_kws={"fontsize": 7, "color": "0.1"},
             linewidths=0.8,
             linecolor="white",
             xticklabels=[f"{k:g}" for k in steps],
             yticklabels=[f"{b:g}" for b in betas],
-            cbar_kws={"label": "bound with RI / without", "ticks": [0, 0.5, 1]},
+            cbar=False,  # the values are in the cells
         )
         ax.tick_params(length=0)
         ax.tick_params(axis="y", rotation=0)
-        ax.set(xlabel="local steps K", ylabel=r"$\beta$")
+        ax.set(xlabel="local steps K", ylabel=r"$\beta$", title=f"bound with RI / without, cL = {c_lipschitz:g}")
         return ax
 
 
