@@ -84,7 +84,7 @@ def m2(evidence):
     ratios = {ri: costs.communication[ri] / costs.communication[base] for base, ri in twins(costs.index)}
     if not ratios:
         raise NotTested("no method with and without RI in the costs")
-    more = [f"{display_name(ri)} {r:g}×" for ri, r in ratios.items() if r != 1]
+    more = [f"{display_name(ri)} {r:.3g}×" for ri, r in ratios.items() if r != 1]
     return (
         not more,
         "; ".join(more) or f"1.0× for {len(ratios)} methods",
