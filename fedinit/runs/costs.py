@@ -45,7 +45,7 @@ def metered_costs(
     """Counts from three rounds of `Simulation` with 2 of 4 clients, one row a method (and reading, where the counts differ):
 
         label                    as in tidy frames
-        aggregate                what RI's server averages: "end" or "start", "either" where the counts agree; "" without RI
+        reading                  what RI's server averages: "end" or "start", "either" where the counts agree; "" without RI
         up, down, communication  vectors that a client sends, receives, and their sum
         gradients                gradient computations a local step
         stored, server           vectors kept by a client between rounds; by the server beside w
@@ -66,7 +66,7 @@ def metered_costs(
             continue
         counted = [_count(make(method, aggregate=reading), model, device) for reading in readings]
         same = len(counted) > 1 and all(all(row[c] == counted[0][c] for c in COUNTS) for row in counted)
-        rows += [{**counted[0], "aggregate": "either"}] if same else counted
+        rows += [{**counted[0], "reading": "either"}] if same else counted
     return pd.DataFrame(rows)
 
 
@@ -101,7 +101,7 @@ def _count(method: Method, model: dict, device: str) -> dict:
     relaxed = next((part for part in chain(method) if isinstance(part, RelaxedInit)), None)
     return {
         "label": label(method),
-        "aggregate": relaxed.aggregate if relaxed else "",
+        "reading": relaxed.aggregate if relaxed else "",
         "up": len(up),
         "down": len(down),
         "communication": len(up) + len(down),

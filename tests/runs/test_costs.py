@@ -10,7 +10,7 @@ from fedinit.runs.costs import COUNTS, METHODS, analytic_costs, metered_costs
 
 @pytest.fixture(scope="module")
 def costs():
-    return metered_costs(readings=("end", "start")).set_index(["label", "aggregate"])
+    return metered_costs(readings=("end", "start")).set_index(["label", "reading"])
 
 
 @pytest.mark.parametrize("reading", ["end", "start"])
@@ -30,7 +30,7 @@ def test_bytes_are_vectors_times_parameters_times_four(costs):
 
 def test_the_papers_statements(costs):
     """SCAFFOLD communicates 2× FedAvg; FedCM 2× down, but 1× up, so 1.5×; FedSAM computes 2×; RI over FedAvg communicates 1.0×."""
-    relative = costs.droplevel("aggregate")
+    relative = costs.droplevel("reading")
     assert relative.communication["scaffold"] == 2 * relative.communication["fedavg"]
     assert (relative.down["fedcm"], relative.up["fedcm"], relative.communication["fedcm"] / relative.communication["fedavg"]) == (2, 1, 1.5)
     assert relative.gradients["fedsam"] == 2 and relative.gradients["scaffold"] == 1
