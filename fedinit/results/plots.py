@@ -251,8 +251,8 @@ def spread(y: np.ndarray, gap: float, low: float = -np.inf, high: float = np.inf
 
 def sensitivity(summary: pd.DataFrame, x: str = "beta", ax: Axes | None = None) -> Axes:
     """Accuracy (%) against "beta" or "local_epochs" (log axis): Figure 1. Bars are minimum to maximum over seeds. A value at which any run
-    diverged is a ✕ at the bottom, in a shaded region that reaches half way to its neighbours; so shaded is also a β that keeps less than half
-    of the accuracy at β = 0 (the ledger's rule for S2). The β axis is logarithmic beyond ±0.2 when it reaches further than 0.4."""
+    diverged is a ✕ at the bottom, in a shaded region that reaches half way to its neighbours; shaded too is a β that keeps less than
+    half of the accuracy at β = 0 (the ledger's rule for S2). The β axis is logarithmic beyond ±0.2 when it reaches further than 0.4."""
     names = {"beta": r"relaxed-initialization coefficient $\beta$", "local_epochs": "local epochs K"}
     if x not in names:
         raise unknown("x", x, names)
@@ -260,9 +260,13 @@ def sensitivity(summary: pd.DataFrame, x: str = "beta", ax: Axes | None = None) 
         raise InputError(f"the summary has no {x!r} to draw; pass the summary of a sweep over it.")
     with use_style():
         ax = ax or _axes(COLUMN, 2.2)
-        where = (lambda v: np.log(v)) if x == "local_epochs" else (lambda v: np.asarray(v, float))
-        back = np.exp if x == "local_epochs" else (lambda v: v)
         values = np.sort(summary[x].dropna().unique().astype(float))
+        if x == "local_epochs":
+            ax.set_xscale("log")
+        elif np.abs(values).max() > 0.4:
+            ax.set_xscale("symlog", linthresh=0.2, linscale=1)
+        scale = ax.xaxis.get_transform()  # regions and margins are laid out as they look
+        where, back = scale.transform, scale.inverted().transform
         steps = where(values)
         edges = (
             np.concatenate([[steps[0]], (steps[1:] + steps[:-1]) / 2, [steps[-1]]])
@@ -297,13 +301,7 @@ def sensitivity(summary: pd.DataFrame, x: str = "beta", ax: Axes | None = None) 
                 ax.plot(v, fine["mean"][v], "X", color=style["color"], ms=6, mec="white", mew=0.5, zorder=5)
             for v in sorted(runs[runs.diverged][x].unique()):
                 ax.plot(v, 0.05, "X", color=style["color"], ms=6, mec="white", mew=0.5, transform=ax.get_xaxis_transform(), zorder=5)
-        if x == "local_epochs":
-            ax.set_xscale("log")
-            _ticks_at(ax, values)
-        else:
-            if np.abs(values).max() > 0.4:
-                ax.set_xscale("symlog", linthresh=0.2, linscale=1)
-            _ticks_at(ax, values)
+        _ticks_at(ax, values)
         ax.set_xlim(back(edges[0]), back(edges[-1]))
         low, high = ax.get_ylim()
         ax.set_ylim(low - 0.12 * (high - low) * bool(failed), high)  # room for the crosses
