@@ -111,15 +111,19 @@ def rebuild(description: dict) -> Method:
 
 
 def _fingerprint(cls: type) -> str:
-    digest = hashlib.sha256()
-    for owner in cls.__mro__:
-        if owner.__module__.startswith("fedinit.methods") or owner is object:
-            continue
-        for name, member in sorted(vars(owner).items()):
-            function = getattr(member, "__func__", member)
-            if inspect.isfunction(function) and not (name.startswith("__") and name != "__post_init__"):
-                digest.update(f"{name}\n{_source(function)}\n".encode())
-    return digest.hexdigest()
+    """Digest of the source of a user's class, read once and kept on the class: a worker, which gets the class of a notebook's cell by
+    value and the cell's text not at all, then knows it by the same digest."""
+    if "_fingerprint" not in vars(cls):
+        digest = hashlib.sha256()
+        for owner in cls.__mro__:
+            if owner.__module__.startswith("fedinit.methods") or owner is object:
+                continue
+            for name, member in sorted(vars(owner).items()):
+                function = getattr(member, "__func__", member)
+                if inspect.isfunction(function) and not (name.startswith("__") and name != "__post_init__"):
+                    digest.update(f"{name}\n{_source(function)}\n".encode())
+        cls._fingerprint = digest.hexdigest()
+    return vars(cls)["_fingerprint"]
 
 
 def _source(function) -> str:

@@ -1,8 +1,13 @@
 """What every method must hold: the contract, neutral values bit for bit, every hyperparameter alive, hand-worked rounds."""
 
 import dataclasses
+import linecache
 import pickle
+import subprocess
+import sys
+from dataclasses import dataclass
 
+import cloudpickle
 import pytest
 import torch
 
@@ -287,3 +292,16 @@ def test_reads_finds_what_a_step_looks_at():
     assert reads(Scaffold(), vector) == {"c_i"}
     assert reads(make("scaffold+ri"), vector) == {"c_i"}
     assert reads(make("feddyn+ri"), vector) == frozenset()
+
+
+def test_a_class_of_a_notebook_cell_has_one_fingerprint_in_every_process():
+    """Trap: a worker gets the class by value but not the text of the cell, and must come to the same key."""
+    text = "@dataclass(frozen=True)\nclass Own(FedAvg):\n    def step(self, w, server, cohort):\n        return w + cohort.moved, server\n"
+    linecache.cache["<cell>"] = (len(text), None, text.splitlines(True), "<cell>")
+    names = {"__name__": "__main__", "dataclass": dataclass, "FedAvg": FedAvg}
+    exec(compile(text, "<cell>", "exec"), names)
+    method = names["Own"]()
+    described = describe(method)
+    program = "import pickle, sys; from fedinit.methods.registry import describe; print(describe(pickle.load(sys.stdin.buffer)))"
+    worker = subprocess.run([sys.executable, "-c", program], input=cloudpickle.dumps(method), capture_output=True, check=True)
+    assert worker.stdout.decode().strip() == str(described)
