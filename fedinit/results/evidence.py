@@ -147,7 +147,9 @@ def time_ratios(evidence: Evidence, methods) -> tuple[dict[str, pd.Series], int,
             if mine.empty:
                 raise NotTested(f"{display_name(method)} was not timed")
             out[method] = mine.ratio
-        return out, 1, f"mean ratio to FedAvg of {min(map(len, out.values()))} interleaved repeats, training seconds only"
+        repeats, error = min(map(len, out.values())), max(ratio.sem() for ratio in out.values())
+        unsure = f", standard error up to {error:.2f}" if repeats > 1 else ""
+        return out, 1, f"mean ratio to FedAvg of {repeats} interleaved repeats{unsure}; training seconds only"
     summary = evidence.need("summary")
     for method in methods:
         both = select(summary, method).merge(select(summary, "fedavg"), on=[c for c in PAIR if c in summary], suffixes=("", "_fedavg"))
