@@ -233,11 +233,10 @@ class Artefact:
         """The text with what a reader must know: rule, seeds, preset, data."""
         from fedinit.results.metrics import rule_text
 
-        data = [f"images {Path(d).name}" if d.endswith(".npz") or "/" in d.split(":")[0] else d for d in self._images()]
         seeds = f"{len(self.seeds)} seed{'s' if len(self.seeds) > 1 else ''} ({', '.join(map(str, self.seeds))})"
         parts = [f"Accuracy: {rule_text('smoothed_max', **self.rule)}"] if rule and self.frames else []
         parts += [seeds] if self.frames else []
-        parts += [f"preset {self.preset}", f"data {', '.join(data)}"]
+        parts += [f"preset {self.preset}", f"data {', '.join(self._images())}"]
         return f"{text} {'; '.join(parts)}."
 
     def save(self, figure, name: str, caption: str) -> None:
@@ -268,8 +267,9 @@ class Artefact:
         (self.folder / f"{name}.json").write_text(json.dumps(sidecar, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def _images(self) -> list[str]:
-        """The data sets behind this artefact: those of its runs, or the one that runs would take."""
-        return sorted({str(d) for frame in self.frames for d in frame["data"].unique()}) or [self.data or str(PRESETS[self.preset]["data"])]
+        """The data sets behind this artefact, those of its runs or the one that runs would take; of a path only the last part."""
+        data = {str(d) for frame in self.frames for d in frame["data"].unique()} or {self.data or str(PRESETS[self.preset]["data"])}
+        return sorted(f"images {Path(d).name}" if d.endswith(".npz") or "/" in d.split(":")[0] else d for d in data)
 
     def _meta(self) -> dict:
         keys = sorted({key for frame in self.frames for key in frame["key"].unique()})
