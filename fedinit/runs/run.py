@@ -7,12 +7,13 @@ import csv
 import json
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from fedinit.data import Images
@@ -117,14 +118,18 @@ def _resume(simulation: Simulation, folder: Path) -> Path:
     history, state = folder / "history.csv", folder / "checkpoint" / "state.safetensors"
     done = read_history(history)
     if state.exists():
-        with safe_open(state, framework="pt") as file:
-            vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
-            metadata = file.metadata()
-        numbers = json.loads(metadata["numbers"])
-        if numbers["round"] <= len(done):
-            simulation.restore(vectors, numbers)
-            simulation.memory.restore({int(c): r for c, r in json.loads(metadata["clients"]).items()}, simulation.device)
-            done = done.iloc[: simulation.round]
+        try:
+            with safe_open(state, framework="pt") as file:
+                vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+                metadata = file.metadata()
+            numbers = json.loads(metadata["numbers"])
+            if numbers["round"] <= len(done):
+                simulation.memory.restore({int(c): r for c, r in json.loads(metadata["clients"]).items()}, simulation.device)
+                simulation.restore(vectors, numbers)
+                done = done.iloc[: simulation.round]
+        except (SafetensorError, FileNotFoundError, KeyError, ValueError) as error:  # damaged from outside: the run starts again
+            print(f"fedinit: checkpoint {state} is damaged ({error}); the run starts again from its first round.", file=sys.stderr)
+            simulation.memory.restore({}, simulation.device)
     if simulation.round == 0:
         done = done.iloc[:0]
         shutil.rmtree(folder / "checkpoint")

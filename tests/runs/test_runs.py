@@ -154,6 +154,22 @@ def test_a_torn_last_line_is_dropped_and_a_half_written_checkpoint_is_not_seen(t
     same(run(experiment, store=store).history, whole.history)
 
 
+@pytest.mark.parametrize("damage", ["state", "client", "history"])
+def test_a_run_whose_files_were_damaged_starts_again(tmp_path, capsys, damage):
+    """Garbage in the checkpoint, a client's file gone, a history cut short: played again from the start, with the same bits."""
+    whole = run(tiny("scaffold+ri", rounds=6), store=Store(tmp_path / "whole"))
+    store = Store(tmp_path / "damaged")
+    folder = run(tiny("scaffold+ri"), store=store).folder
+    if damage == "state":
+        (folder / "checkpoint" / "state.safetensors").write_bytes(b"garbage")
+    elif damage == "client":
+        next((folder / "checkpoint").glob("client-*")).unlink()
+    else:
+        (folder / "history.csv").write_text((folder / "history.csv").read_text()[:300])
+    same(run(tiny("scaffold+ri", rounds=6), store=store).history, whole.history)
+    assert ("damaged" in capsys.readouterr().err) == (damage != "history")
+
+
 def test_the_same_bits_with_one_and_two_jobs_and_in_any_order(tmp_path):
     experiments = [tiny(method, seed=seed) for method in ("fedinit", "scaffold") for seed in (0, 1)]
     one = sweep(experiments, jobs=1, store=Store(tmp_path / "one"), progress=False)
