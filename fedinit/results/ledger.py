@@ -16,6 +16,7 @@ from fedinit.errors import unknown
 from fedinit.results.evidence import Evidence, NotTested
 from fedinit.results.judges import JUDGES
 from fedinit.results.published import CLAIMS, claim
+from fedinit.results.tables import own_ids
 
 __all__ = ["JUDGES", "NOT_REPRODUCED", "NOT_TESTED", "REPRODUCED", "Evidence", "Verdict", "ledger", "ledger_table", "styled"]
 
@@ -79,7 +80,7 @@ class Shown:
         return self.text
 
     def _repr_html_(self) -> str:
-        return self.html
+        return own_ids(self.html)
 
 
 def styled(table: pd.DataFrame, links: bool = False) -> Shown:

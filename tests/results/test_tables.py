@@ -1,4 +1,5 @@
 import io
+import re
 
 import numpy as np
 import pandas as pd
@@ -58,7 +59,7 @@ def test_plugin_table_pairs_by_seed(summary):
 def test_renderings_hold_the_same_cells(summary):
     table = tables.accuracy_table(summary, caption="Accuracy, 100 % of it")
     html = tables.to_html(table)
-    assert table._repr_html_() == html and html.count("font-weight: bold") == 1 and "55.0 ± 1.0" in html
+    assert table._repr_html_() == tables.own_ids(html) and html.count("font-weight: bold") == 1 and "55.0 ± 1.0" in html
     latex = tables.to_latex(table, "tab:x")
     assert r"\toprule" in latex and r"\textbf{55.0 $\pm$ 1.0}" in latex and r"10\%-100" in latex and r"\label{tab:x}" in latex
     numbers = pd.read_csv(io.StringIO(tables.to_csv(table)))
@@ -112,3 +113,11 @@ def test_published_numbers_are_only_the_known_ones():
     assert len(figures) == 10 and figures.source.str.contains("not the paper's").all()
     with pytest.raises(InputError, match="A1"):
         claim("A11")
+
+
+def test_two_tables_of_one_page_do_not_share_their_styles(summary):
+    """Each is styled by id: with one id for all, the bold cells of one would be bold in the next."""
+    shown = [tables.accuracy_table(summary, caption=caption)._repr_html_() for caption in ("one", "two", "one")]
+    names = [re.search(r'<table id="(\w+)"', text)[1] for text in shown]
+    assert names[0] == names[2] != names[1]
+    assert f"#{names[0]}_row1_col0 " in shown[0] and "T_t" not in shown[0] + shown[1]
