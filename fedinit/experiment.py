@@ -229,7 +229,7 @@ def _check_model(model: str) -> None:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
         spec = None
-    if spec is None or not spec.origin:
+    if spec is None or not spec.has_location:
         raise InputError(f"model = {model!r}: the module {module!r} cannot be imported; allowed: {', '.join(MODELS)}, or an importable module:factory.")
 
 

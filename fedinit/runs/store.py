@@ -63,6 +63,8 @@ class Store:
 
     def __init__(self, folder: str | os.PathLike | None = None, also: tuple[Path, ...] = ()):
         self.folder = Path(folder).expanduser() if folder else default_folder()
+        if self.folder.exists() and not self.folder.is_dir():
+            raise InputError(f"runs folder {self.folder} is a file; allowed: a folder, which is made if it is missing.")
         self.also = tuple(Path(path) for path in also)
 
     def path(self, experiment: Experiment) -> Path:
@@ -110,13 +112,16 @@ class Store:
 
 def read_history(path: Path) -> pd.DataFrame:
     """A history without a torn last line; empty if there is none. Numbers come back with the bits that were written."""
-    text = path.read_text() if path.exists() else ""
+    text = path.read_bytes().decode("utf-8", errors="replace") if path.exists() else ""
     whole = text[: text.rfind("\n") + 1]
     if not whole:
         return pd.DataFrame(columns=list(COLUMNS))
-    rows = list(csv.DictReader(io.StringIO(whole)))
     kinds = {**dict.fromkeys(COLUMNS, float), "round": int, "diverged": int, "active": str}
-    return pd.DataFrame({name: [kinds[name](row[name]) for row in rows] for name in COLUMNS})
+    try:
+        rows = list(csv.DictReader(io.StringIO(whole)))
+        return pd.DataFrame({name: [kinds[name](row[name]) for row in rows] for name in COLUMNS})
+    except (KeyError, TypeError, ValueError, csv.Error):  # damaged from outside: not a history, so the run is played again
+        return pd.DataFrame(columns=list(COLUMNS))
 
 
 def write_atomic(path: Path, text: str) -> None:

@@ -50,6 +50,8 @@ def sweep(
         progress  one display for all runs; False for none; a function (tidy frame) → figure is drawn live in a notebook
         device, store, evaluate_every, memory   as in `fedinit.run`
     """
+    if isinstance(experiments, Experiment) or not isinstance(experiments, Iterable):
+        raise InputError(f"sweep takes a list of Experiments, not {type(experiments).__name__}; pass [experiment] for one.")
     experiments = list(experiments)
     for experiment in experiments:
         if not isinstance(experiment, Experiment):

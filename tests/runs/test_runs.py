@@ -154,7 +154,7 @@ def test_a_torn_last_line_is_dropped_and_a_half_written_checkpoint_is_not_seen(t
     same(run(experiment, store=store).history, whole.history)
 
 
-@pytest.mark.parametrize("damage", ["state", "client", "history"])
+@pytest.mark.parametrize("damage", ["state", "client", "history", "garbage"])
 def test_a_run_whose_files_were_damaged_starts_again(tmp_path, capsys, damage):
     """Garbage in the checkpoint, a client's file gone, a history cut short: played again from the start, with the same bits."""
     whole = run(tiny("scaffold+ri", rounds=6), store=Store(tmp_path / "whole"))
@@ -164,10 +164,12 @@ def test_a_run_whose_files_were_damaged_starts_again(tmp_path, capsys, damage):
         (folder / "checkpoint" / "state.safetensors").write_bytes(b"garbage")
     elif damage == "client":
         next((folder / "checkpoint").glob("client-*")).unlink()
+    elif damage == "garbage":
+        (folder / "history.csv").write_bytes(bytes(range(256)) * 3)
     else:
         (folder / "history.csv").write_text((folder / "history.csv").read_text()[:300])
     same(run(tiny("scaffold+ri", rounds=6), store=store).history, whole.history)
-    assert ("damaged" in capsys.readouterr().err) == (damage != "history")
+    assert ("damaged" in capsys.readouterr().err) == (damage in ("state", "client"))
 
 
 def test_the_same_bits_with_one_and_two_jobs_and_in_any_order(tmp_path):
@@ -347,6 +349,10 @@ def test_evaluation_cadence_changes_no_other_number(tmp_path):
     ("call", "words"),
     [
         (lambda: sweep([]), "at least one"),
+        (lambda: sweep(None), "not NoneType"),
+        (lambda: sweep(tiny()), r"pass \[experiment\] for one"),
+        (lambda: Store(__file__), "is a file"),
+        (lambda: tiny(model="os:getcwd", width=4), "cannot be imported"),
         (lambda: sweep([tiny()], jobs=0), "jobs = 0"),
         (lambda: sweep([tiny()], jobs=1000), "cores"),
         (lambda: sweep(["fedavg"]), "not str"),
