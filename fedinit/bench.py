@@ -20,7 +20,7 @@ from fedinit.experiment import Experiment
 from fedinit.methods import make
 from fedinit.streams import stream
 from fedinit.training import local
-from fedinit.training.batches import Batches, _augment
+from fedinit.training.batches import Batches, augment
 from fedinit.training.models import build
 from fedinit.training.rounds import Simulation
 
@@ -54,7 +54,7 @@ def plain_loop(experiment: Experiment, device: torch.device) -> Callable[[], Non
     def round() -> None:
         for _ in range(steps):
             chosen = torch.from_numpy(luck.integers(0, len(x_all), e.batch_size)).to(device)
-            x = _augment(x_all[chosen], luck).permute(0, 3, 1, 2).contiguous()
+            x = augment(x_all[chosen], luck).permute(0, 3, 1, 2).contiguous()
             optimizer.zero_grad()
             F.cross_entropy(model(x), y_all[chosen]).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), e.clip)

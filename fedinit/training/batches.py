@@ -61,7 +61,7 @@ class Batches:
             for chosen in shuffled.split(e.batch_size):
                 y = y_all[chosen]
                 x = self._normal(self.noise.apply(x_all[chosen].float().div_(255), y, client))
-                yield self._shape(_augment(x, luck) if e.augment else x), y
+                yield self._shape(augment(x, luck) if e.augment else x), y
 
     def test(self, batch: int = 500) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The test set in order, untouched by noise and augmentation."""
@@ -75,7 +75,7 @@ class Batches:
         return x.permute(0, 3, 1, 2).to(self.dtype)
 
 
-def _augment(x: torch.Tensor, luck: np.random.Generator) -> torch.Tensor:
+def augment(x: torch.Tensor, luck: np.random.Generator) -> torch.Tensor:
     """x (B, H, W, 3): flipped with p .5, then with p .5 a crop at a uniform offset from PAD px zero padding (released code)."""
     count, height, width, _ = x.shape
     flip = luck.random(count) < 0.5

@@ -17,7 +17,7 @@ from fedinit.methods.base import Vectors
 class Memory:
     """client → dict of its vectors. `folder=None` keeps everything in RAM; with a folder, `keep_in_ram=False` keeps only files.
 
-    `written` maps each client to the round of its newest file, `changed` are the clients whose file is older than their vectors.
+    `rounds` maps each client to the round of its latest participation, which is also in the name of its newest file.
     """
 
     def __init__(self, folder: Path | None = None, *, keep_in_ram: bool = True):
@@ -58,7 +58,10 @@ class Memory:
                 path.unlink(missing_ok=True)
 
     def restore(self, rounds: dict[int, int], device: torch.device) -> None:
-        """Take up the vectors that a checkpoint names."""
+        """Take up the vectors that a checkpoint names. Raises FileNotFoundError if a file of them is gone."""
+        for client, round in rounds.items():
+            if not self._path(client, round).exists():
+                raise FileNotFoundError(f"no {self._path(client, round).name}")
         self.rounds, self._written = dict(rounds), dict(rounds)
         if self.keep_in_ram:
             self._ram = {client: load_file(self._path(client, round), device=str(device)) for client, round in rounds.items()}

@@ -16,8 +16,10 @@ import pytest
 import torch
 
 from fedinit import FedAvg, InputError, Simulation, Store, frame, run, simulate, sweep
+from fedinit.results.metrics import HISTORY
 from fedinit.runs.store import SECONDS, read_history
 from fedinit.runs.sweep import WorkerDied
+from fedinit.training.rounds import COLUMNS
 from tests.training.tiny import tiny
 
 
@@ -154,8 +156,9 @@ def test_a_torn_last_line_is_dropped_and_a_half_written_checkpoint_is_not_seen(t
     same(run(experiment, store=store).history, whole.history)
 
 
+@pytest.mark.parametrize("memory", ["ram", "disk"])
 @pytest.mark.parametrize("damage", ["state", "client", "history", "garbage"])
-def test_a_run_whose_files_were_damaged_starts_again(tmp_path, capsys, damage):
+def test_a_run_whose_files_were_damaged_starts_again(tmp_path, capsys, damage, memory):
     """Garbage in the checkpoint, a client's file gone, a history cut short: played again from the start, with the same bits."""
     whole = run(tiny("scaffold+ri", rounds=6), store=Store(tmp_path / "whole"))
     store = Store(tmp_path / "damaged")
@@ -168,7 +171,7 @@ def test_a_run_whose_files_were_damaged_starts_again(tmp_path, capsys, damage):
         (folder / "history.csv").write_bytes(bytes(range(256)) * 3)
     else:
         (folder / "history.csv").write_text((folder / "history.csv").read_text()[:300])
-    same(run(tiny("scaffold+ri", rounds=6), store=store).history, whole.history)
+    same(run(tiny("scaffold+ri", rounds=6), store=store, memory=memory).history, whole.history)
     assert ("damaged" in capsys.readouterr().err) == (damage in ("state", "client"))
 
 
@@ -324,6 +327,11 @@ def test_committed_histories_answer_without_training(tmp_path):
     fresh = Store(tmp_path / "fresh", also=(tmp_path / "committed",))
     same(fresh.load(experiment).history, made.history)
     assert not (tmp_path / "fresh").exists()
+
+
+def test_results_know_the_columns_that_rounds_write():
+    """`results` imports nothing that trains, so it has the names a second time."""
+    assert set(HISTORY) == set(COLUMNS)
 
 
 def test_tidy_frame_has_fields_hyperparameters_and_rounds(tmp_path):

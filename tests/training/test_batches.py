@@ -4,11 +4,11 @@ import numpy as np
 import torch
 
 from fedinit import Experiment, load_images
-from fedinit.training.batches import PAD, Batches, _augment
+from fedinit.training.batches import PAD, Batches, augment
 
 
 class Luck:
-    """A generator whose draws a person chose: flips, crop coins, offsets, in the order in which `_augment` asks."""
+    """A generator whose draws a person chose: flips, crop coins, offsets, in the order in which `augment` asks."""
 
     def __init__(self, flips, coins, offsets):
         self.draws = iter((np.array(flips), np.array(coins)[:, None]))
@@ -27,7 +27,7 @@ def test_flip_and_crop_are_those_of_a_plain_loop():
     at (7, 1). The plain loop flips, pads 4 px of zeros, and cuts 32×32 at the offset."""
     x = torch.randn(4, 32, 32, 3)
     flips, coins, offsets = [0.9, 0.1, 0.9, 0.1], [0.9, 0.9, 0.1, 0.1], [[3, 3], [3, 3], [0, 8], [7, 1]]
-    got = _augment(x, Luck(flips, coins, offsets))
+    got = augment(x, Luck(flips, coins, offsets))
     for i in range(4):
         image = x[i].flip(1) if flips[i] < 0.5 else x[i]
         if coins[i] < 0.5:
