@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -719,7 +720,10 @@ def _last_line(error: Exception) -> str:
 
 
 def _kernel(store: Store) -> type:
-    """A kernel manager whose kernels are this interpreter with this package, whatever "python3" means among the installed kernels."""
+    """A kernel manager whose kernels are this interpreter with this package, whatever "python3" means among the installed kernels.
+
+    What a kernel writes past Jupyter (its own complaints while it is shut down) is not for the reader.
+    """
     from ipykernel.kernelspec import get_kernel_dict
     from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import AsyncKernelManager
@@ -737,6 +741,9 @@ def _kernel(store: Store) -> type:
         @property
         def kernel_spec(self):
             return spec
+
+        async def start_kernel(self, **options):
+            return await super().start_kernel(**options, stderr=subprocess.DEVNULL)
 
     return Kernel
 

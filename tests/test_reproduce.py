@@ -238,6 +238,12 @@ def test_failing_cell_and_killed_kernel(place, tmp_path, capfd):
     assert page.count('class="failed"') == 2 and "no such thing" in page and "the kernel died" in page
 
 
+def test_what_a_kernel_writes_past_jupyter_is_not_shown(place, tmp_path, capfd):
+    notebook(place / "a_first.ipynb", "import os; os.write(2, b'a complaint')", "import sys; os.write(sys.__stderr__.fileno(), b'another')")
+    assert reproduce(only=["a"], device="cpu", out=tmp_path / "out") == 0
+    assert capfd.readouterr().err == ""
+
+
 def test_kernel_that_does_not_start_is_tried_again(place, tmp_path, monkeypatch, capsys):
     import papermill
 
