@@ -208,12 +208,14 @@ def _experiment(arguments, method: str, seed: int, changes: dict | None = None):
     given = {name: value(name, text, kinds[name]) for name, text in texts.items() if text is not None}
     given |= changes or {}
     hyper = {name: given.pop(name) for name in list(given) if name in own}
-    return preset(arguments.preset, method, arguments.setup, hyper=hyper, seed=given.pop("seed", seed), **given)
+    return preset(arguments.preset, method, arguments.setup, hyper=hyper, seed=seed, **given)
 
 
 def _store(arguments):
     from fedinit.runs import Store
 
+    if arguments.runs == "":
+        raise InputError("--runs '' names no folder; leave --runs out for the default.")
     return Store(arguments.runs)
 
 
@@ -233,6 +235,8 @@ def _pending(arguments, experiments: list, store) -> list:
     from fedinit.training.rounds import Simulation
 
     pending = [experiment for experiment in experiments if store.load(experiment) is None]
+    if pending:
+        store.check_writable()
     kinds = {tuple(sorted((dataclasses.asdict(e) | {"method": 0, "seed": 0}).items(), key=str)): e for e in pending}
     for experiment in kinds.values():
         Simulation(experiment, load_images(experiment.data), device=arguments.device)
@@ -263,12 +267,17 @@ def _sweep(arguments) -> None:
     grid: list[dict] = [{}]
     kinds = _kinds()
     for item in arguments.grid:
-        name, _, values = item.partition("=")
+        name, equals, values = item.partition("=")
         name = name.strip().replace("-", "_")
+        if not (equals and name and values.strip()):
+            raise InputError(f"--grid {item!r} lacks a name or values; allowed: NAME=VALUE[,VALUE…] such as beta=0,0.1.")
         if name not in kinds:
             raise unknown("--grid", name, kinds)
-        if not values:
-            raise InputError(f"--grid {item!r} has no values; allowed: NAME=VALUE,VALUE such as beta=0,0.1.")
+        if name in grid[0] or getattr(arguments, name, None) is not None:
+            other = "in another --grid" if name in grid[0] else f"by --{name.replace('_', '-')}"
+            raise InputError(f"--grid {item!r}: {name} is given {other} too; allowed: once, NAME=VALUE[,VALUE…] with all its values.")
+        if name == "seed":
+            raise InputError(f"--grid {item!r}: seeds are given by --seeds, such as --seeds {values}.")
         grid = [{**point, name: value(name, text, kinds[name])} for point in grid for text in values.split(",")]
     seeds = _numbers("seeds", arguments.seeds)
     experiments = [
@@ -307,7 +316,11 @@ def _print_runs(arguments, frame, where: str) -> None:
 
 
 def _status(arguments) -> None:
+    from fedinit.runs.store import default_folder
+
     store = _store(arguments)
+    if arguments.runs and not os.access(store.folder, os.R_OK | os.X_OK):
+        raise InputError(f"--runs {arguments.runs!r}: no folder that can be read; allowed: a folder of runs, or no --runs: {default_folder()}.")
     runs = store.runs()
     if arguments.json:
         print(runs.to_json(orient="records"))
@@ -368,9 +381,9 @@ def _artefacts(arguments) -> dict:
     _machine(arguments)
     return {
         "preset": arguments.preset,
-        "only": arguments.only.split(",") if arguments.only else None,
+        "only": None if arguments.only is None else arguments.only.split(","),
         "data": arguments.data,
-        "seeds": _numbers("seeds", arguments.seeds) if arguments.seeds else None,
+        "seeds": None if arguments.seeds is None else _numbers("seeds", arguments.seeds),
         "jobs": arguments.jobs,
         "device": arguments.device,
         "threads": arguments.threads,

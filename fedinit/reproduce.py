@@ -586,6 +586,8 @@ def reproduce(
         common = {key: value for key, value in asked.items() if value is not None and key in declared(path)}
         handed[name] = check_parameters(path, common | (parameters or {}))
     store = _with_committed(store or Store(), preset)
+    if any(store.load(experiment) is None for experiments in wanted.values() for experiment in experiments):
+        store.check_writable()
     try:
         (folder / "notebooks").mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -42,13 +42,27 @@ BAD = {
     "no command": ([], "COMMAND"),
     "methods": (["sweep", "--methods", "fedavg,scafold"], "Did you mean 'scaffold'?"),
     "grid name": (["sweep", "--grid", "betta=0,1"], "Did you mean 'beta'?"),
-    "grid values": (["sweep", "--grid", "beta"], "no values"),
+    "grid form": (["sweep", "--grid", "nonsense"], "allowed: NAME=VALUE[,VALUE…]"),
+    "grid of no values": (["sweep", "--grid", "beta="], "allowed: NAME=VALUE[,VALUE…]"),
+    "grid of no name": (["sweep", "--grid", "=0,1"], "allowed: NAME=VALUE[,VALUE…]"),
+    "grid twice": (["sweep", "--grid", "beta=0", "--grid", "beta=0.1"], "beta is given in another --grid too"),
+    "grid and option": (["sweep", "--grid", "lr-decay=0.9,1", "--lr-decay", "1"], "lr_decay is given by --lr-decay too"),
+    "grid of seeds": (["sweep", "--grid", "seed=0,1"], "by --seeds, such as --seeds 0,1"),
     "grid value": (["sweep", "--grid", "beta=0,x"], "beta = 'x'"),
     "grid of fields": (["sweep", "--grid", "dirichlet=0.1,0"], "dirichlet = 0"),
     "seeds": (["sweep", "--seeds", "0;1"], "seeds"),
     "jobs": (["sweep", "--jobs", "100000"], "jobs"),
     "only": (["plan", "--only", "table44"], "table44"),
     "only of reproduce": (["reproduce", "--only", "table44"], "table44"),
+    "only nothing": (["plan", "--only", ""], "only = ''"),
+    "only nothing of reproduce": (["reproduce", "--only", ""], "only = ''"),
+    "seeds of reproduce": (["reproduce", "--seeds", ""], "seeds = ''"),
+    "runs of run": (["run", "--runs", "/proc/none"], "--runs"),
+    "runs of sweep": (["sweep", "--runs", "/proc/none"], "--runs"),
+    "runs of reproduce": (["reproduce", "--runs", "/proc/none"], "--runs"),
+    "runs without a name": (["run", "--runs", ""], "--runs ''"),
+    "runs of a long name": (["run", "--runs", "x" * 300], "cannot be written"),
+    "runs of status": (["status", "--runs", "none/of/that/name"], "--runs 'none/of/that/name': no folder"),
     "data of plan": (["plan", "--data", "no/such.npz"], "no such file"),
     "data of reproduce": (["reproduce", "--data", "no/such.npz"], "no such file"),
 }
@@ -122,8 +136,14 @@ def test_run_then_read_then_status(tmp_path, capsys):
     assert cli.main(["status", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["label"], row["rounds"], row["experiment"]["clients"]) == ("fedavg", 2, 4)
-    assert cli.main(["status", "--runs", str(tmp_path / "none")]) == 0
+
+
+def test_no_runs_yet_is_no_fault(capsys):
+    """The default folder is made by the first run."""
+    assert cli.main(["status"]) == 0
     assert "no runs in" in capsys.readouterr().out
+    assert cli.main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
 
 
 def test_sweep_over_methods_seeds_and_grid(capsys):

@@ -15,6 +15,7 @@ import csv
 import io
 import json
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,8 +63,8 @@ class Store:
     """Finds, locks and reads runs in a folder; `also` are further folders that are only read (committed histories)."""
 
     def __init__(self, folder: str | os.PathLike | None = None, also: tuple[Path, ...] = ()):
-        self.folder = Path(folder).expanduser() if folder else default_folder()
-        if self.folder.exists() and not self.folder.is_dir():
+        self.folder = Path(os.path.expanduser(folder)) if folder else default_folder()
+        if os.path.exists(self.folder) and not os.path.isdir(self.folder):
             raise InputError(f"runs folder {self.folder} is a file; allowed: a folder, which is made if it is missing.")
         self.also = tuple(Path(path) for path in also)
 
@@ -95,8 +96,20 @@ class Store:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"runs folder {self.folder} cannot be written ({error.strerror}); set FEDINIT_RUNS to a folder of yours.") from None
+            raise self._unwritable(error) from None
         return FileLock(folder / ".lock", timeout=timeout)
+
+    def check_writable(self) -> None:
+        """Refuse a folder that cannot be written, or made, before any work; makes nothing."""
+        try:
+            nearest = next(path for path in (self.folder, *self.folder.absolute().parents) if path.exists())
+            tempfile.TemporaryFile(dir=nearest).close()  # asked by doing: permissions alone do not tell
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> InputError:
+        way_out = "name a folder of yours with --runs (in Python: Store(folder)) or FEDINIT_RUNS"
+        return InputError(f"runs folder {self.folder} cannot be written ({error.strerror}); {way_out}.")
 
     def runs(self) -> pd.DataFrame:
         """One row a stored run: key, label, seed, rounds done, diverged, size in bytes, and the experiment as a dict."""
@@ -112,7 +125,7 @@ class Store:
 
 def read_history(path: Path) -> pd.DataFrame:
     """A history without a torn last line; empty if there is none. Numbers come back with the bits that were written."""
-    text = path.read_bytes().decode("utf-8", errors="replace") if path.exists() else ""
+    text = path.read_bytes().decode("utf-8", errors="replace") if os.path.exists(path) else ""
     whole = text[: text.rfind("\n") + 1]
     if not whole:
         return pd.DataFrame(columns=list(COLUMNS))

@@ -70,6 +70,8 @@ def sweep(
         if known is None or known.rounds < experiment.rounds:
             longest[experiment.key] = experiment
     pending = [experiment for experiment in longest.values() if store.load(experiment) is None]
+    if pending:
+        store.check_writable()
     options = {"device": device, "threads": threads, "evaluate_every": evaluate_every, "memory": memory}
     with Progress(list(longest.values()), pending, store, progress) as display:
         jobs = min(jobs or max(cores() // threads, 1), max(len(pending), 1))

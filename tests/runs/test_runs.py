@@ -361,6 +361,8 @@ def test_evaluation_cadence_changes_no_other_number(tmp_path):
         (lambda: sweep(tiny()), r"pass \[experiment\] for one"),
         (lambda: Store(__file__), "is a file"),
         (lambda: tiny(model="os:getcwd", width=4), "cannot be imported"),
+        (lambda: sweep([tiny()], store=Store("/proc/none")), "cannot be written .* --runs"),
+        (lambda: sweep([tiny()], store=Store("~none-of-that-name/x" * 300)), "cannot be written"),
         (lambda: sweep([tiny()], jobs=0), "jobs = 0"),
         (lambda: sweep([tiny()], jobs=1000), "cores"),
         (lambda: sweep(["fedavg"]), "not str"),
