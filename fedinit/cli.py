@@ -320,7 +320,9 @@ def _status(arguments) -> None:
 
     store = _store(arguments)
     if arguments.runs and not os.access(store.folder, os.R_OK | os.X_OK):
-        raise InputError(f"--runs {arguments.runs!r}: no folder that can be read; allowed: a folder of runs, or no --runs: {default_folder()}.")
+        raise InputError(
+            f"--runs {arguments.runs!r}: no folder that can be read; allowed: a folder of runs, or no --runs: {default_folder()}."
+        )
     runs = store.runs()
     if arguments.json:
         print(runs.to_json(orient="records"))
