@@ -107,7 +107,7 @@ class Method:
     """The protocol with the neutral choice for every hook. All vectors are flat, shape (d,).
 
     A hook returns new vectors and never changes those it is given, with one exception: `direction` may overwrite
-    the gradient that it has just asked for.
+    the gradient that it has just asked for. Tables call a class by its name, or by an attribute `label = "…"` of its own.
     """
 
     # ---- server ------------------------------------------------------------------------------------------------
@@ -178,6 +178,16 @@ class Wrapper(Method):
 
     def keep(self, received, mine, start, end, lr_sum):
         return self.base.keep(received, mine, start, end, lr_sum)
+
+
+def once(owner: Wrapper, kind: type[Wrapper]) -> None:
+    """Refuse a wrapper over a method that has one of its kind in it already: they would share vectors and hyperparameters' names."""
+    part = owner.base
+    while isinstance(part, Wrapper):
+        if isinstance(part, kind):
+            what = f"{type(owner).__name__}: base = {owner.base!r} has {kind.__name__} in it"
+            raise InputError(f"{what}; allowed: once a method, so leave one out.")
+        part = part.base
 
 
 class _Probe(dict):

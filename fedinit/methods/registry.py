@@ -44,6 +44,9 @@ def make(text: str, **hyperparameters) -> Method:
     for name in inner + rest:
         if name not in WRAPPERS:
             raise unknown(f"method {text!r}: the wrapper", name, WRAPPERS)
+        if WRAPPERS[name] in classes:
+            parts = "+".join([first, *inner, *rest])
+            raise InputError(f"method {text!r} has the wrapper {name!r} twice ({parts}); allowed: once, so leave one out.")
         classes.append(WRAPPERS[name])
     owners = {field.name for cls in classes for field in dataclasses.fields(cls)} - {"base"}
     for name in hyperparameters:
@@ -65,13 +68,19 @@ def chain(method: Method) -> list[Method]:
 
 
 def label(method: Method) -> str:
-    """The shortest name of a method's kind, without hyperparameters: "fedinit", "scaffold+ri", or a user's class name."""
-    names = [_NAMES.get(type(part), type(part).__name__.lower()) for part in reversed(chain(method))]
+    """The shortest name of a method's kind, without hyperparameters: "fedinit", "scaffold+ri"; a user's class goes by its `label`, if it has
+    one of its own, else by its name."""
+    names = [_NAMES.get(type(part)) or _own_name(part) for part in reversed(chain(method))]
     for short, long in SHORT.items():
         if names[:2] == long.split("+"):
             names[:2] = [short]
             break
     return "+".join(names)
+
+
+def _own_name(part: Method) -> str:
+    name = part.label if isinstance(vars(type(part)).get("label"), str) else type(part).__name__
+    return f"{name} (own)" if name.lower() in {**BASES, **WRAPPERS, **SHORT} else name  # not to be taken for the package's
 
 
 def hyperparameters(method: Method) -> dict[str, object]:

@@ -19,13 +19,15 @@ METHODS = {
     "fedgamma": "FedGamma",
     "fedspeed": "FedSpeed",
 }
+_WRAPPERS = {"sam": "SAM", "ri": "RI"}
 #: Compositions that the literature gives a name of their own.
 ALIASES = {"fedavg+sam": "fedsam", "fedcm+sam": "mofedsam", "scaffold+sam": "fedgamma", "feddyn+sam": "fedspeed"}
 
 
 def split_label(label: str) -> tuple[str, bool]:
-    """(base method, whether relaxed initialization is on): "scaffold+ri" → ("scaffold", True), "fedinit" → ("fedavg", True)."""
-    parts = label.strip().lower().split("+")
+    """(base method, whether relaxed initialization is on): "scaffold+ri" → ("scaffold", True), "fedinit" → ("fedavg", True). Names that
+    the package knows are put in lower case, a user's own are left as they are."""
+    parts = [part.lower() if part.lower() in {**METHODS, **_WRAPPERS} else part for part in label.strip().split("+")]
     relaxed = "ri" in parts or "fedinit" in parts
     base = "+".join("fedavg" if part == "fedinit" else part for part in parts if part != "ri") or "fedavg"
     return ALIASES.get(base, base), relaxed
@@ -43,8 +45,7 @@ def display_name(label: str) -> str:
     if name in METHODS:
         return METHODS[name]
     base, relaxed = split_label(label)
-    own = METHODS.get(base) or next((label[: len(base)] for _ in [0] if label.lower().startswith(base)), base)
-    return f"{own} + RI" if relaxed else own
+    return " + ".join([*({**METHODS, **_WRAPPERS}.get(part, part) for part in base.split("+")), *["RI"] * relaxed])
 
 
 def with_beta(frame: pd.DataFrame) -> pd.DataFrame:

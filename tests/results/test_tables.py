@@ -94,6 +94,8 @@ def test_partitions_without_a_dirichlet_coefficient_are_named(summary):
         ("fedcm+sam+ri", "MoFedSAM + RI"),
         ("mine", "mine"),
         ("Mine+ri", "Mine + RI"),
+        ("FedAvgM+SAM+ri", "FedAvgM + SAM + RI"),
+        ("fedprox+sam", "FedProx + SAM"),
     ],
 )
 def test_display_names(label, name):
@@ -103,6 +105,7 @@ def test_display_names(label, name):
 def test_names_are_one_to_one():
     assert len({canonical(label) for label in METHODS}) == len(METHODS) == len({display_name(label) for label in METHODS})
     assert split_label("fedinit") == ("fedavg", True)
+    assert split_label("Mine+RI") == ("Mine", True) and canonical("SCAFFOLD+RI") == "scaffold+ri"
     assert sorted(["scaffold+ri", "mine", "fedavg", "scaffold"], key=rank) == ["fedavg", "scaffold", "scaffold+ri", "mine"]
 
 
