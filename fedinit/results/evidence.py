@@ -159,6 +159,20 @@ def time_ratios(evidence: Evidence, methods) -> tuple[dict[str, pd.Series], int,
     return out, min(map(len, out.values())), "mean ratio to FedAvg, run by run, training seconds only"
 
 
+def sure_of(ratios: dict[str, pd.Series], within: float, result):
+    """`result` if the standard error of every mean ratio is at most `within` of that mean; otherwise the machine's noise decides, the claim
+    is not tested, and what was measured is told all the same."""
+    errors = {method: ratio.sem() / ratio.mean() for method, ratio in ratios.items()}
+    for method, error in errors.items():
+        if np.isnan(error):
+            raise NotTested(f"{display_name(method)} was timed once: how sure its ratio is, is unknown", *result[1:4])
+    worst = max(errors, key=errors.get)
+    if errors[worst] > within:
+        reason = f"the machine was too busy: standard error of {display_name(worst)}'s ratio {errors[worst]:.0%}, more than {within:.0%}"
+        raise NotTested(f"{reason}; time again when it is idle", *result[1:4])
+    return result
+
+
 def ends_by_beta(evidence: Evidence) -> pd.DataFrame:
     """One row a run of Figure 2: base, beta, seed, data and means over the last tenth of the rounds; diverged: accuracy 0, Δ^t ∞."""
     frame = with_beta(evidence.need("curves"))

@@ -24,6 +24,7 @@ from fedinit.results.evidence import (
     on_data,
     points,
     span,
+    sure_of,
     time_ratios,
     twins,
     where,
@@ -96,10 +97,11 @@ def m2(evidence):
 
 @judges("M3")
 def m3(evidence):
-    """FedInit's seconds a round are at most 5 % above FedAvg's, mean of the ratios repeat by repeat (without timings, seed by seed)."""
+    """FedInit's seconds a round are at most 5 % above FedAvg's, mean of the ratios repeat by repeat (without timings, seed by seed). Not
+    tested when the standard error of that mean is more than 5 % of it."""
     ratios, seeds, how = time_ratios(evidence, ["fedinit"])
     ratio = ratios["fedinit"]
-    return ratio.mean() <= 1 + ABOUT, f"{ratio.mean():.2f}×", seeds, span(ratio, "×"), how
+    return sure_of(ratios, ABOUT, (ratio.mean() <= 1 + ABOUT, f"{ratio.mean():.2f}×", seeds, span(ratio, "×"), how))
 
 
 @judges("M4")
@@ -330,7 +332,8 @@ def d3(evidence):
 @judges("C1")
 def c1(evidence):
     """Mean ratios of seconds a round to FedAvg's: FedSAM's is the largest; FedInit's and FedAdam's are within 5 % of 1;
-    SCAFFOLD's, FedDyn's and FedCM's lie between FedAvg's and FedSAM's."""
+    SCAFFOLD's, FedDyn's and FedCM's lie between FedAvg's and FedSAM's. Not tested when the standard error of one of these means is
+    more than 5 % of it."""
     ratios, seeds, how = time_ratios(evidence, PAPER_METHODS[1:])
     r = {m: values.mean() for m, values in ratios.items()}
     holds = (
@@ -338,13 +341,9 @@ def c1(evidence):
         and all(abs(r[m] - 1) <= ABOUT for m in ("fedinit", "fedadam"))
         and all(1 < r[m] < r["fedsam"] for m in ("scaffold", "feddyn", "fedcm"))
     )
-    return (
-        holds,
-        ", ".join(f"{display_name(m)} {x:.2f}×" for m, x in sorted(r.items(), key=lambda item: item[1])),
-        seeds,
-        ", ".join(span(ratios[m], "×") for m in ("fedsam", "fedinit")) + " (FedSAM, FedInit)",
-        how,
-    )
+    measured = ", ".join(f"{display_name(m)} {x:.2f}×" for m, x in sorted(r.items(), key=lambda item: item[1]))
+    spread = ", ".join(span(ratios[m], "×") for m in ("fedsam", "fedinit")) + " (FedSAM, FedInit)"
+    return sure_of(ratios, ABOUT, (holds, measured, seeds, spread, how))
 
 
 @judges("C2")

@@ -116,6 +116,26 @@ def test_c2_compares_rounds_and_time(summary):
     assert judge("C2", summary=summary.drop(columns="rounds_to_target")).verdict == L.NOT_TESTED
 
 
+def times(fedinit, **change):
+    """Two interleaved repeats; FedInit's ratios to FedAvg as given, the others' those of `SECONDS`, without noise."""
+    ratios = {label: [seconds / 2.0] * len(fedinit) for label, seconds in SECONDS.items()} | {"fedinit": fedinit, **change}
+    rows = [(label, i, 2 * ratio, ratio) for label, both in ratios.items() for i, ratio in enumerate(both)]
+    return pd.DataFrame(rows, columns=["label", "repeat", "seconds", "ratio"])
+
+
+def test_times_that_noise_decides_are_not_judged():
+    """0.9 and 1.1: standard deviation 0.2 / √2, so the standard error of the mean 1.0 is 0.1. 0.98 and 1.02: 0.02. One repeat: unknown."""
+    noisy, quiet, once = times([0.9, 1.1]), times([0.98, 1.02]), times([1.0])
+    for claim in ("M3", "C1"):
+        assert judge(claim, times=quiet).verdict == L.REPRODUCED
+        verdict = judge(claim, times=noisy)
+        assert verdict.verdict == L.NOT_TESTED and "FedInit's ratio 10%, more than 5%" in verdict.note and "1.00×" in verdict.measured
+        assert judge(claim, times=once).verdict == L.NOT_TESTED
+    assert judge("M3", times=times([1.06, 1.08])).verdict == L.NOT_REPRODUCED  # 1.07, sure to 0.01
+    loud = times([1.0, 1.0], fedsam=[1.5, 2.5])  # mean 2, standard error 0.5
+    assert judge("C1", times=loud).verdict == L.NOT_TESTED and judge("M3", times=loud).verdict == L.REPRODUCED
+
+
 def test_costs():
     rows = {
         "fedavg": (2, 1, 0),
