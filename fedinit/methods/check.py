@@ -7,7 +7,7 @@ import math
 import pickle
 
 from fedinit.methods.base import Cohort, Method, reads
-from fedinit.methods.registry import label
+from fedinit.methods.registry import chain, label
 from fedinit.methods.relaxed import RelaxedInit
 
 _COHORTS = ((0, 1, 2), (1, 2, 3), (0, 2, 3))
@@ -17,8 +17,8 @@ def check(method: Method) -> list[str]:
     """Play the method on a tiny problem and test what the simulator relies on.
 
     Three rounds of four clients, each with a quadratic of its own in three dimensions, float64. Tested: frozen, hashable, picklable
-    configuration; every hook returns new vectors of the right shape and leaves those it was given alone; clients share nothing; finite results;
-    the same result twice; each hyperparameter, changed, changes the result; RI with β = 0 around it changes nothing.
+    configuration; every hook returns new vectors of the right shape and leaves those it was given alone; clients share nothing;
+    finite results; the same result twice; each hyperparameter, changed, changes the result; RI with β = 0 changes nothing.
 
     Returns the list of what was checked. Raises AssertionError that names the hook and the broken rule.
     """
@@ -42,8 +42,9 @@ def check(method: Method) -> list[str]:
     rule(_play(method) == result, "the same result twice", "two runs differ: state hides outside the dicts that hooks return.")
     for changed, field in _changed(method):
         rule(_play(changed) != result, f"{field} matters", f"changing the hyperparameter {field} changes nothing.")
-    neutral = _play(RelaxedInit(method, beta=0.0))
-    rule(neutral == result, "RI with β = 0 changes nothing", "RI with β = 0 around it changes the result: a hook mixes w and start.")
+    bare, neutral = _neutral(method)
+    same = _play(neutral) == _play(bare)
+    rule(same, "RI with β = 0 changes nothing", "RI with β = 0 changes the result: a hook mixes w and start.")
     return done
 
 
@@ -63,7 +64,8 @@ def _play(method: Method, rule=lambda holds, text, wrong: None) -> list[float]:
         out = getattr(method, hook)(*args)
         same = all(torch.equal(v, b) for v, b in zip(vectors, before, strict=True))
         rule(same, f"{hook} leaves its arguments alone", f"{hook} changed a vector that it was given; return a new one.")
-        for part, v in (out.items() if isinstance(out, dict) else [("", out)] if isinstance(out, torch.Tensor) else []):
+        returned = out.items() if isinstance(out, dict) else [("", out)] if isinstance(out, torch.Tensor) else []
+        for part, v in returned:
             good = isinstance(v, torch.Tensor) and v.shape == initial.shape
             rule(good, f"{hook} returns flat vectors", f"{hook} returned {part} that is not a flat vector of the model's d numbers.")
         return out
@@ -90,8 +92,18 @@ def _play(method: Method, rule=lambda holds, text, wrong: None) -> list[float]:
         rule(isinstance(w, torch.Tensor) and w.shape == initial.shape, "step returns (w, server)", "step must return (w, server vectors).")
         trace += w.tolist()
     held = [v.data_ptr() for mine in clients.values() for v in mine.values()]
-    rule(len(held) == len(set(held)), "clients share nothing", "two clients share one buffer: keep must return vectors of the client's own.")
+    apart = len(held) == len(set(held))
+    rule(apart, "clients share nothing", "two clients share one buffer: keep must return vectors of the client's own.")
     return trace
+
+
+def _neutral(method: Method) -> tuple[Method, Method]:
+    """The method without RI, and with RI of β = 0 where it has RI, else outermost."""
+    if not any(isinstance(part, RelaxedInit) for part in chain(method)):
+        return method, RelaxedInit(method, beta=0.0)
+    if isinstance(method, RelaxedInit):
+        return method.base, dataclasses.replace(method, beta=0.0)
+    return tuple(dataclasses.replace(method, base=base) for base in _neutral(method.base))
 
 
 def _changed(method: Method):

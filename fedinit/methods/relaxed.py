@@ -3,13 +3,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fedinit.errors import unknown
-from fedinit.methods.base import Method, Wrapper, number
+from fedinit.methods.base import Method, Wrapper, number, once
 from fedinit.methods.fedavg import FedAvg
 
 
 @dataclass(frozen=True)
 class RelaxedInit(Wrapper):
-    """Personalized relaxed initialization (RI) over any method; over FedAvg it is FedInit (Algorithm 1, line 6).
+    """Personalized relaxed initialization (RI) over any method without it; over FedAvg it is FedInit (Algorithm 1, line 6).
 
     start: s_i = w + β (w − last_i);  last_i ← end_i
 
@@ -34,6 +34,7 @@ class RelaxedInit(Wrapper):
 
     def __post_init__(self):
         super().__post_init__()
+        once(self, RelaxedInit)
         number(self, "beta")
         if self.aggregate not in ("end", "start"):
             raise unknown("RelaxedInit: aggregate", self.aggregate, ("end", "start"))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fedinit.methods.base import Method, Wrapper, number
+from fedinit.methods.base import Method, Wrapper, number, once
 from fedinit.methods.fedavg import FedAvg
 
 
@@ -22,6 +22,7 @@ class SAM(Wrapper):
 
     def __post_init__(self):
         super().__post_init__()
+        once(self, SAM)
         number(self, "rho", 0)
 
     def direction(self, gradient, y, constants):

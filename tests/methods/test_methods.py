@@ -28,7 +28,7 @@ def final(method, rounds=3, **changes) -> torch.Tensor:
     return simulation.w
 
 
-@pytest.mark.parametrize("name", [*ALL, *(f"{name}+ri" for name in ALL)])
+@pytest.mark.parametrize("name", [*ALL, *(f"{name}+ri" for name in ALL), "scaffold+ri+sam"])
 def test_contract(name):
     assert "RI with β = 0 changes nothing" in check(make(name))
 
@@ -210,6 +210,13 @@ def test_description_pickle_and_hash_keep_the_method(name):
         (lambda: make("fedcm", alpha=1.5), ("alpha = 1.5", "≤ 1")),
         (lambda: make("fedadam", epsilon=0), ("epsilon = 0", "> 0")),
         (lambda: SAM(base=3), ("base = 3", "FedAvg()")),
+        (lambda: make("fedinit+ri"), ("'fedinit+ri'", "'ri' twice", "fedavg+ri+ri", "once")),
+        (lambda: make("scaffold+ri+sam+ri"), ("'ri' twice",)),
+        (lambda: make("fedsam+sam", rho=0.1), ("'sam' twice", "fedavg+sam+sam")),
+        (lambda: RelaxedInit(RelaxedInit(beta=0.2)), ("RelaxedInit: base = RelaxedInit(", "beta=0.2", "once")),
+        (lambda: RelaxedInit(SAM(RelaxedInit())), ("RelaxedInit: base = SAM(", "once")),
+        (lambda: SAM(SAM()), ("SAM: base = SAM(", "once")),
+        (lambda: SAM(RelaxedInit(SAM())), ("SAM: base = RelaxedInit(", "once")),
     ],
 )
 def test_bad_input_is_one_line_that_names_value_and_way_out(call, words):
