@@ -16,7 +16,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from fedinit.data import Images
+from fedinit.data import Images, load_images
+from fedinit.data.known import content
 from fedinit.errors import InputError
 from fedinit.experiment import Experiment
 from fedinit.runs.provenance import now, provenance
@@ -74,12 +75,13 @@ def _compute(experiment, store, images, device, threads, evaluate_every, memory,
     folder = store.path(experiment)
     files = folder / "checkpoint"
     files.mkdir(exist_ok=True)
+    images = images if images is not None else load_images(experiment.data)
     simulation = Simulation(experiment, images, device=device, memory=Memory(files, keep_in_ram=memory == "ram"))
     history = _resume(simulation, folder)
     write_atomic(folder / "experiment.json", json.dumps(experiment.canonical(), indent=1, sort_keys=True) + "\n")
     attempt = provenance(simulation.device, threads) | {"from_round": simulation.round}
     partition = simulation.batches.partition
-    digest = {"digest": partition.digest, "overlap": partition.overlap()}
+    about = {"partition": {"digest": partition.digest, "overlap": partition.overlap()}, "images": content(images)}
     with open(history, "a", newline="", encoding="utf-8") as file:
         rows = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         saved = time.monotonic()
@@ -90,7 +92,7 @@ def _compute(experiment, store, images, device, threads, evaluate_every, memory,
             file.flush()
             ending = simulation.round == experiment.rounds or simulation.diverged
             if ending:
-                _write_provenance(folder, {**attempt, "ended": now(), "rounds": simulation.round}, digest)
+                _write_provenance(folder, {**attempt, "ended": now(), "rounds": simulation.round}, about)
             if ending or time.monotonic() - saved >= checkpoint_seconds:
                 os.fsync(file.fileno())
                 _checkpoint(simulation, files)
@@ -139,10 +141,10 @@ def _resume(simulation: Simulation, folder: Path) -> Path:
     return history
 
 
-def _write_provenance(folder: Path, attempt: dict, partition: dict) -> None:
+def _write_provenance(folder: Path, attempt: dict, about: dict) -> None:
     path = folder / "provenance.json"
     attempts = json.loads(path.read_text())["attempts"] if path.exists() else []
-    write_atomic(path, json.dumps({"attempts": [*attempts, attempt], "partition": partition}, indent=1) + "\n")
+    write_atomic(path, json.dumps({"attempts": [*attempts, attempt], **about}, indent=1) + "\n")
 
 
 @contextlib.contextmanager

@@ -16,6 +16,8 @@ import pytest
 import torch
 
 from fedinit import FedAvg, InputError, Simulation, Store, frame, run, simulate, sweep
+from fedinit.data import load_images
+from fedinit.data.known import content
 from fedinit.results.metrics import HISTORY
 from fedinit.runs.store import SECONDS, read_history
 from fedinit.runs.sweep import WorkerDied
@@ -293,7 +295,7 @@ def test_a_method_of_a_notebook_cell_reaches_the_workers(tmp_path):
         "print(len(f), set(f.label), set(f.pull))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=180, check=True)
-    assert out.stdout.strip() == "8 {'mine'} {0.5}"
+    assert out.stdout.strip() == "8 {'Mine'} {0.5}"
 
 
 def test_an_edited_method_is_another_run():
@@ -316,6 +318,7 @@ def test_provenance_says_where_a_run_comes_from(tmp_path):
     assert attempt["device"] == "cpu"
     assert attempt["versions"]["torch"] == torch.__version__.split("+")[0] or attempt["versions"]["torch"] == torch.__version__
     assert len(done.provenance["partition"]["digest"]) == 64
+    assert done.provenance["images"] == content(load_images(tiny().data))
     stored = json.loads((done.folder / "experiment.json").read_text())
     assert type(tiny()).from_canonical(stored, rounds=4).key == tiny("fedinit").key == done.folder.name
 
