@@ -22,6 +22,7 @@ import nbformat
 from fedinit import artefacts
 from fedinit.errors import InputError, unknown
 from fedinit.experiment import PRESETS, Experiment
+from fedinit.runs.footprint import footprint, sizes, vectors
 from fedinit.runs.progress import clock as clock
 from fedinit.runs.store import Store, default_folder
 from fedinit.runs.sweep import cores
@@ -174,61 +175,20 @@ def _row(name, experiments, planned, store, jobs, threads, chip, timings) -> Row
         planned[key] = max(planned.get(key, 0), experiment.rounds)
         if key in stored or done >= experiment.rounds:
             continue
-        train, test, classes = _sizes(experiment.data)
+        train, test, classes = sizes(experiment.data)
         timing = _timing(experiment, classes, chip, threads, timings)
-        vectors = _vectors(experiment.method)
+        a_step = vectors(experiment.method).gradients
         rounds = experiment.rounds - done
         local = rounds * experiment.cohort_size * experiment.local_epochs * math.ceil(_samples(experiment, train) / experiment.batch_size)
         to_run += 1
         steps += local
-        gradients += local * vectors.gradients
-        seconds.append(local * vectors.gradients * timing.seconds_per_step + rounds * test * timing.seconds_per_test_image)
-        run_memory, run_disk = _footprint(experiment, timing.parameters, vectors, train + test)
+        gradients += local * a_step
+        seconds.append(local * a_step * timing.seconds_per_step + rounds * test * timing.seconds_per_test_image)
+        run_memory, run_disk = footprint(experiment, timing.parameters, train + test)
         memory, disk = max(memory, run_memory), disk + run_disk
     at_once = min(jobs, to_run) if chip == "cpu" else 1
     spent = max(sum(seconds) / at_once, max(seconds)) if seconds else 0.0
     return Row(name, len(longest), len(new), len(stored), to_run, steps, gradients, memory, disk, spent / 3600)
-
-
-@dataclass(frozen=True)
-class Vectors:
-    """Flat vectors that a method keeps for a client (with its latest local model) and on the server; gradients a local step."""
-
-    client: int
-    server: int
-    gradients: int
-
-
-def _vectors(method) -> Vectors:
-    """Counted by playing one client's round on vectors of two numbers."""
-    import torch
-
-    w, calls = torch.ones(2), 0
-
-    def gradient(_):
-        nonlocal calls
-        calls += 1
-        return torch.ones(2)
-
-    server = method.init_server(w)
-    received, mine = method.broadcast(server), method.init_client(w, w)
-    start = method.start(w, mine)
-    method.direction(gradient, start.clone(), method.constants(start, received, mine))
-    kept = method.keep(received, mine, start, start + 1, 1.0)
-    return Vectors(len({*mine, *kept, "last"}), len(server), calls)
-
-
-def _footprint(experiment: Experiment, parameters: int, vectors: Vectors, images: int) -> tuple[int, int]:
-    """(memory, disk) of a run in bytes.
-
-    Memory: the clients' vectors, C × d × vectors a client; the server's and a dozen working vectors; the images twice (host and device);
-    and what Python and torch take. Disk: the checkpoint with every client's vectors, and the history.
-    """
-    vector = parameters * (8 if experiment.precision == "float64" else 4)
-    seen = min(experiment.clients, experiment.cohort_size * experiment.rounds)
-    clients = seen * vectors.client * vector
-    memory = clients + (12 + vectors.server) * vector + 2 * images * 32 * 32 * 3 + 350_000_000
-    return memory, clients + (2 + vectors.server) * vector + 200 * experiment.rounds
 
 
 def _timing(experiment: Experiment, classes: int, chip: str, threads: int, timings: dict) -> Timing:
@@ -273,19 +233,6 @@ def _measure(e: Experiment, classes: int, chip: str, threads: int) -> Timing:
     finally:
         torch.set_num_threads(before)
     return Timing(e.model, e.width, e.batch_size, e.precision, statistics.median(rounds) / steps, tested / 500, len(simulation.model))
-
-
-def _sizes(data: str) -> tuple[int, int, int]:
-    """(training images, test images, classes); reads files, downloads nothing."""
-    from fedinit.data import identity, load_images, synthetic
-
-    if data in ("cifar10", "cifar100"):
-        return 50_000, 10_000, int(data.removeprefix("cifar"))
-    if identity(data).startswith("synthetic"):
-        recipe = synthetic.parse(identity(data))
-        return recipe.train, recipe.test, recipe.classes
-    images = load_images(data)
-    return len(images.y_train), len(images.y_test), len(images.classes)
 
 
 def _samples(experiment: Experiment, train: int) -> int:
