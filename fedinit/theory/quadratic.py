@@ -92,18 +92,20 @@ def simulate(
         raise InputError(f"cohort = {cohort!r} must be between 1 and the {C} clients of the problem.")
     eta = np.broadcast_to(np.reshape(eta, (-1, 1)) if np.ndim(eta) < 2 else eta, (rounds, steps))
     beta = np.broadcast_to(beta, rounds)
-    who, which = stream(seed, "cohort"), stream(seed, "batches")
+    # all draws at once: the same numbers as round by round, in a fraction of the time
+    active = stream(seed, "cohort").random((rounds, runs, C)).argsort(-1)[..., :cohort]  # without replacement, per run
+    sample = stream(seed, "batches").integers(S, size=(rounds, steps, runs, cohort)) + S * active[:, None]
+    h, z = problem.h.reshape(-1, d), problem.z.reshape(-1, d)
     w = np.full((runs, d), float(start))
     last = np.full((runs, C, d), float(start))
     trace, divergence, r = [w], [], np.arange(runs)[:, None]
     for t in range(rounds):
-        active = who.random((runs, C)).argsort(1)[:, :cohort]  # without replacement, per run
-        begin = w[:, None] + beta[t] * (w[:, None] - last[r, active])
+        begin = w[:, None] + beta[t] * (w[:, None] - last[r, active[t]])
         y = begin
         for k in range(steps):
-            j = which.integers(S, size=(runs, cohort))
-            y = y - eta[t, k] * problem.h[active, j] * (y - problem.z[active, j])
-        last[r, active] = y
+            j = sample[t, k]
+            y = y - eta[t, k] * h.take(j, 0) * (y - z.take(j, 0))
+        last[r, active[t]] = y
         w = y.mean(1) if aggregate == "end" else w + (y - begin).mean(1)
         trace.append(w)
         divergence.append(((last - w[:, None]) ** 2).sum(-1).mean(1))
