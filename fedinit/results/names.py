@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 
@@ -46,6 +48,13 @@ def display_name(label: str) -> str:
         return METHODS[name]
     base, relaxed = split_label(label)
     return " + ".join([*({**METHODS, **_WRAPPERS}.get(part, part) for part in base.split("+")), *["RI"] * relaxed])
+
+
+def data_name(data: str) -> str:
+    """A data set's name in print: "cifar10" → "CIFAR-10"; of a path only its last part."""
+    if data in ("cifar10", "cifar100"):
+        return data.upper().replace("CIFAR", "CIFAR-")
+    return f"images {Path(data).name}" if data.endswith(".npz") or "/" in data.split(":")[0] else data
 
 
 def with_beta(frame: pd.DataFrame) -> pd.DataFrame:

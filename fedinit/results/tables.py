@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from fedinit.results.published import EM_DASH, readme_figures
 
 _SYMBOLS = {"beta": "β", "local_epochs": "K"}
 SETUP_COLUMNS = ("setup", "split")
+NOT_RUN = "not run"
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,11 @@ class Table:
         return own_ids(to_html(self))
 
 
-def accuracy_table(summary: pd.DataFrame, rows: str = "label", columns: Sequence[str] = SETUP_COLUMNS, caption: str = "") -> Table:
+def accuracy_table(
+    summary: pd.DataFrame, rows: str = "label", columns: Sequence[str] = SETUP_COLUMNS, caption: str = "", planned: Iterable = ()
+) -> Table:
     """Test accuracy in %, "xx.x ± y.y" (mean and sample std over seeds; a single seed without ±), highest mean bold: Tables 4, 5."""
-    return value_table(summary, "accuracy", rows, columns, scale=100, digits=1, best="high", caption=caption)
+    return value_table(summary, "accuracy", rows, columns, scale=100, digits=1, best="high", caption=caption, planned=planned)
 
 
 def value_table(
@@ -52,18 +55,36 @@ def value_table(
     digits: int = 2,
     best: str = "low",
     caption: str = "",
+    planned: Iterable = (),
 ) -> Table:
     """Any column of a summary as a table: seconds_per_round (Table 7), rounds_to_target or acceleration (Table 8).
 
     A cell is the mean ± std over its runs of `value` × `scale`; "diverged (r)" when all its runs diverged, r the rounds in
-    which they did; "… (1 of 3 diverged)" when some did; "not reached" when none has a value; an em dash when none was run.
+    which they did; "… (1 of 3 diverged)" when some did; "not reached" when none has a value; "not run" when none was run of those `planned`
+    (the experiments that the table is to show); an em dash when none was planned.
     Bold is the `best` ("high" or "low") mean of a column among cells without a diverged run and with a value in every run.
     Raises InputError for an unknown column.
     """
     if best not in ("high", "low"):
         raise unknown("best", best, ("high", "low"))
     summary, columns = _with_setup(summary, columns), list(columns)
-    return _assemble(_numbers(summary, value, rows, columns, scale, digits), rows, columns, best, caption)
+    numbers = _with_planned(_numbers(summary, value, rows, columns, scale, digits), summary, planned, rows, columns)
+    return _assemble(numbers, rows, columns, best, caption)
+
+
+def _with_planned(numbers: pd.DataFrame, summary: pd.DataFrame, planned: Iterable, rows: str, columns: Sequence[str]) -> pd.DataFrame:
+    """`numbers` with a "not run" for every cell that is planned and has no run; of the summary's models only."""
+    frame = planned if isinstance(planned, pd.DataFrame) else pd.DataFrame([experiment.columns() for experiment in planned])
+    if frame.empty:
+        return numbers
+    frame, parts = with_setup(frame), [split_label(label) for label in frame.label]
+    frame = frame.assign(label=frame.label.map(canonical), base=[b for b, _ in parts], variant=["+RI" if ri else "-" for _, ri in parts])
+    frame = frame.assign(**{name: numbers[name].iloc[0] for name in columns if name not in frame})  # a heading, one for all cells
+    keys = [rows, *columns]
+    cells = frame[frame.model.isin(summary.model)][keys].drop_duplicates().merge(numbers[keys], how="left", indicator="there")
+    missing = cells[cells.there == "left_only"].drop(columns="there")
+    missing = missing.assign(mean=np.nan, std=np.nan, n=0, runs=0, diverged=0, text=NOT_RUN)
+    return pd.concat([numbers, missing], ignore_index=True) if len(missing) else numbers
 
 
 def _numbers(summary: pd.DataFrame, value: str, rows: str, columns: list[str], scale: float, digits: int) -> pd.DataFrame:
@@ -91,14 +112,14 @@ def _numbers(summary: pd.DataFrame, value: str, rows: str, columns: list[str], s
     return pd.DataFrame(numbers)
 
 
-def plugin_table(summary: pd.DataFrame, columns: Sequence[str] = SETUP_COLUMNS, caption: str = "") -> Table:
+def plugin_table(summary: pd.DataFrame, columns: Sequence[str] = SETUP_COLUMNS, caption: str = "", planned: Iterable = ()) -> Table:
     """Table 6: each base method without ("-") and with RI ("+RI"), in %, and Δ, the mean ± std of the differences seed by seed
-    in points. Bold is the better of "-" and "+RI"."""
+    in points. Bold is the better of "-" and "+RI". `planned` as in `value_table`."""
     summary, columns = _with_setup(summary, columns), list(columns)
     parts = [split_label(label) for label in summary.label]
     summary = summary.assign(base=[base for base, _ in parts], variant=["+RI" if ri else "-" for _, ri in parts])
     keys = [*columns, "variant"]
-    plain = _numbers(summary, "accuracy", "base", keys, 100, 1)
+    plain = _with_planned(_numbers(summary, "accuracy", "base", keys, 100, 1), summary, planned, "base", keys)
     gains = []
     for group, cell in summary.groupby(["base", *columns], sort=False):
         pair = paired(cell[cell.variant == "+RI"], cell[cell.variant == "-"])
@@ -186,10 +207,10 @@ def time_table(times: pd.DataFrame, caption: str = "") -> Table:
     return Table(table.text[order], best[order], table.numbers, caption)
 
 
-def target_table(summary: pd.DataFrame, caption: str = "") -> Table:
+def target_table(summary: pd.DataFrame, caption: str = "", planned: Iterable = ()) -> Table:
     """Table 8: rounds and training seconds to the target, and both as acceleration over FedAvg, mean ± std over seeds; bold: the best.
 
-    `summary` needs a target (`summarise(…, target=…)`). The paper's accelerations are unknown."""
+    `summary` needs a target (`summarise(…, target=…)`). The paper's accelerations are unknown. `planned` as in `value_table`."""
     speed = {v: acceleration(summary, v).acceleration for v in ("rounds_to_target", "seconds_to_target")}
     summary = summary.assign(more_rounds=speed["rounds_to_target"].to_numpy(), more_seconds=speed["seconds_to_target"].to_numpy())
     parts = []
@@ -200,19 +221,21 @@ def target_table(summary: pd.DataFrame, caption: str = "") -> Table:
         ("more_seconds", "time", "acceleration (×)", 2, "high"),
     ):
         parts.append(
-            value_table(summary.assign(quantity=quantity, unit=unit), value, columns=["quantity", "unit"], digits=digits, best=best)
+            value_table(
+                summary.assign(quantity=quantity, unit=unit), value, columns=["quantity", "unit"], digits=digits, best=best, planned=planned
+            )
         )
     return Table(
         *(pd.concat([getattr(p, part) for p in parts], axis=1) for part in ("text", "best")), pd.concat([p.numbers for p in parts]), caption
     )
 
 
-def divergence_table(summary: pd.DataFrame, caption: str = "") -> Table:
-    """Figure 2 as numbers: a row per base method and β; accuracy in %, Δ^t over all and over the active clients (means over the window)."""
-    summary = with_beta(summary)
-    names = {(b, beta): f"{display_name(b)}, β = {beta:g}".replace("-", "−") for b, beta in zip(summary.base, summary.beta, strict=True)}
-    order = [names[key] for key in sorted(names, key=lambda key: (rank(key[0]), key[1]))]
-    summary = summary.assign(method=[names[key] for key in zip(summary.base, summary.beta, strict=True)])
+def divergence_table(summary: pd.DataFrame, caption: str = "", planned: Iterable = ()) -> Table:
+    """Figure 2 as numbers: a row per base method and β; accuracy in %, Δ^t over all and over the active clients (means over the window).
+    `planned` as in `value_table`."""
+    summary, planned = _by_beta(summary), _by_beta(pd.DataFrame([experiment.columns() for experiment in planned]))
+    both = pd.concat([frame[["base", "beta", "method"]] for frame in (summary, planned) if len(frame)])
+    order = list(dict.fromkeys(sorted(both.itertuples(index=False, name=None), key=lambda row: (rank(row[0]), row[1]))))
     parts = []
     for value, quantity, scale, digits in (
         ("accuracy", "accuracy (%)", 100, 1),
@@ -220,9 +243,18 @@ def divergence_table(summary: pd.DataFrame, caption: str = "") -> Table:
         ("divergence_active", "Δ^t, active clients", 1, 2),
     ):
         runs = summary.assign(quantity=quantity)
-        parts.append(value_table(runs, value, rows="method", columns=["quantity"], scale=scale, digits=digits, best="high"))
-    text = pd.concat([p.text for p in parts], axis=1).loc[order]
+        parts.append(value_table(runs, value, "method", ["quantity"], scale=scale, digits=digits, best="high", planned=planned))
+    text = pd.concat([p.text for p in parts], axis=1).loc[[method for _, _, method in order]]
     return Table(text, text.map(lambda _: False), pd.concat([p.numbers for p in parts], ignore_index=True), caption)
+
+
+def _by_beta(runs: pd.DataFrame) -> pd.DataFrame:
+    """`with_beta` with a column `method`, such as "SCAFFOLD, β = −0.1"."""
+    if runs.empty:
+        return runs
+    runs = with_beta(runs)
+    names = [f"{display_name(base)}, β = {beta:g}".replace("-", "−") for base, beta in zip(runs.base, runs.beta, strict=True)]
+    return runs.assign(method=names)
 
 
 def to_html(table: Table) -> str:

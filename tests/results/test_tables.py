@@ -1,5 +1,6 @@
 import io
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -38,6 +39,29 @@ def test_what_was_not_run_is_a_dash_and_partial_divergence_is_told(summary):
     table = tables.accuracy_table(part[~((part.label == "fedavg") & (part.clients == 200))])
     assert table.text.iloc[0, 1] == EM_DASH
     assert table.text.iloc[1, 0] == "54.5 ± 0.7 (1 of 3 diverged)" and not table.best.iloc[1, 0]
+
+
+def test_what_was_planned_and_not_run_is_said(summary):
+    """FedAvg alone at 10%-100 is there; FedInit was planned there too, SCAFFOLD at both participations, another model not in this table."""
+    common = {"cohort_size": 10, "dirichlet": 0.1, "partition": "dirichlet", "model": "resnet18-gn", "beta": 0.1, "seed": 0}
+    rows = [
+        {"label": "fedavg", "clients": 100},
+        {"label": "fedavg+ri", "clients": 100},
+        {"label": "scaffold", "clients": 200},
+        {"label": "fedcm", "clients": 100, "model": "vgg11"},
+    ]
+    planned = [SimpleNamespace(columns=lambda row=row: common | row) for row in rows]
+    table = tables.accuracy_table(summary[:3], planned=planned)
+    assert list(table.text.index) == ["FedAvg", "SCAFFOLD", "FedInit"]
+    assert table.text.values.tolist() == [["51.0 ± 1.0", EM_DASH], [EM_DASH, "not run"], ["not run", EM_DASH]]
+    assert table.best.values.tolist() == [[True, False], [False, False], [False, False]]
+    assert table.numbers[table.numbers.n == 0]["mean"].isna().all() and ",,,0,0,0" in tables.to_csv(table)
+    gains = tables.plugin_table(summary[:3], planned=planned).text
+    assert gains.loc["FedAvg", ("10%-100", "Dir-0.1")].tolist() == ["51.0 ± 1.0", "not run", EM_DASH]
+    rows = tables.divergence_table(summary[:3], planned=planned[:3]).text
+    assert list(rows.index) == ["FedAvg, β = 0", "FedAvg, β = 0.1", "SCAFFOLD, β = 0"] and set(rows.iloc[1]) == {"not run"}
+    times = tables.target_table(summary[:3].assign(rounds_to_target=2.0, seconds_to_target=4.0), planned=planned[:3]).text
+    assert times.loc["SCAFFOLD"].tolist() == ["not run"] * 4
 
 
 def test_never_reached_is_said(frame):
