@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from fedinit.data import load_images
@@ -45,6 +46,9 @@ def plain_loop(experiment: Experiment, device: torch.device) -> Callable[[], Non
     e, images = experiment, load_images(experiment.data)
     seed = int(stream(e.seed, "initial weights").integers(2**63))
     model = build(e.model, len(images.classes), width=e.width, stem=e.stem, seed=seed).to(device)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):  # as torch makes it
+            module.weight.data = module.weight.data.contiguous()
     x_all = (torch.tensor(images.x_train) / 255).to(device)
     mean, std = x_all.mean((0, 1, 2)), x_all.std((0, 1, 2))
     x_all, y_all = ((x_all - mean) / std), torch.tensor(images.y_train, device=device)

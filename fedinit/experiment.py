@@ -19,7 +19,7 @@ from fedinit.data.images import identity
 from fedinit.errors import InputError, unknown
 from fedinit.methods import Method
 
-FORMAT = 1  # part of every key; raised when a change of the code changes numbers
+FORMAT = 2  # part of every key; raised when a change of the code changes numbers
 
 PARTITIONS = ("dirichlet", "dirichlet-disjoint", "pathological", "iid")
 MODELS = ("resnet18-gn", "vgg11", "cnn")

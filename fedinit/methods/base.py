@@ -40,8 +40,9 @@ class Cohort:
         self._change: Vectors = {}
         self._global_origin = False
 
-    def add(self, start, end, lr_sum: float, old: Vectors, new: Vectors) -> None:
-        """Count one client in. `start` must be the very object w where local training began at w."""
+    def add(self, start, end, lr_sum: float, old: Vectors, new: Vectors):
+        """Count one client in; returns end − w, to be read before the next call. `start` must be the very object w where local training
+        began at w."""
         from_w = end - self._w
         walked = from_w if start is self._w else end - start
         change = {name: new[name] - old[name] for name in self._names}
@@ -60,6 +61,7 @@ class Cohort:
             for name, vector in change.items():
                 self._change[name] += vector
         self._count += 1
+        return from_w
 
     def from_global(self) -> Cohort:
         """The same cohort with `moved` measured from the global model: mean(end) − w (Algorithm 1's server)."""

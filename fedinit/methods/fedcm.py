@@ -38,4 +38,4 @@ class FedCM(FedAvg):
         return {"momentum": (1 - self.alpha) * received["m"]}
 
     def direction(self, gradient, y, constants):
-        return gradient(y).mul_(self.alpha).add_(constants["momentum"])
+        return constants["momentum"].add(gradient(y), alpha=self.alpha)

@@ -36,10 +36,10 @@ class FedDyn(Method):
         return {"h_i": initial * 0}
 
     def constants(self, start, received, mine):
-        return {"pull": mine["h_i"] - start}
+        return {"pull": self.lamb * (mine["h_i"] - start)}
 
     def direction(self, gradient, y, constants):
-        return gradient(y).add_(y + constants["pull"], alpha=self.lamb)
+        return gradient(y).add(y, alpha=self.lamb).add_(constants["pull"])
 
     def keep(self, received, mine, start, end, lr_sum):
         return {"h_i": mine["h_i"] + (end - start)}

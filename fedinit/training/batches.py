@@ -48,7 +48,8 @@ class Batches:
         self._train = torch.tensor(images.x_train, device=device), torch.tensor(images.y_train, device=device)
         self._test = torch.tensor(images.x_test, device=device), torch.tensor(images.y_test, device=device)
         std, mean = torch.from_numpy(images.std), torch.from_numpy(images.mean)
-        self._scale, self._shift = (1 / std).to(device), (-mean / std).to(device)
+        pixels = images.x_train[0].size // 3  # of whole images, so that one operation goes over long rows
+        self._scale, self._shift = (1 / std).repeat(pixels).to(device), (-mean / std).repeat(pixels).to(device)
 
     def train(self, client: int, round: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The client's batches of one round: `local_epochs` passes, each in a new order."""
@@ -59,8 +60,8 @@ class Batches:
         for _ in range(e.local_epochs):
             shuffled = torch.from_numpy(mine[order.permutation(len(mine))]).to(self.device)
             for chosen in shuffled.split(e.batch_size):
-                y = y_all[chosen]
-                x = self._normal(self.noise.apply(x_all[chosen].float().div_(255), y, client))
+                y = y_all.index_select(0, chosen)
+                x = self._normal(self.noise.apply(x_all.index_select(0, chosen).float().div_(255), y, client))
                 yield self._shape(augment(x, luck) if e.augment else x), y
 
     def test(self, batch: int = 500) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -69,7 +70,7 @@ class Batches:
             yield self._shape(self._normal(x.float().div_(255))), y
 
     def _normal(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.addcmul(self._shift, x, self._scale)
+        return torch.addcmul(self._shift, x.flatten(1), self._scale).view(x.shape)
 
     def _shape(self, x: torch.Tensor) -> torch.Tensor:
         return x.permute(0, 3, 1, 2).to(self.dtype)
@@ -84,6 +85,7 @@ def augment(x: torch.Tensor, luck: np.random.Generator) -> torch.Tensor:
     columns = offset[:, 1:] + np.arange(width)
     # the flip comes before the crop: column j of the padded flipped image is column (width + 2 PAD − 1 − j) of the padded one
     columns = np.where(flip[:, None], width + 2 * PAD - 1 - columns, columns)
-    flat = torch.from_numpy(rows[:, :, None] * (width + 2 * PAD) + columns[:, None, :]).to(x.device)
-    padded = torch.nn.functional.pad(x, (0, 0, PAD, PAD, PAD, PAD)).view(count, -1, 3)
-    return padded.gather(1, flat.view(count, -1, 1).expand(-1, -1, 3)).view(x.shape)
+    rows += (height + 2 * PAD) * np.arange(count)[:, None]  # of all padded images, one below the other
+    pixels = torch.from_numpy(rows[:, :, None] * (width + 2 * PAD) + columns[:, None, :]).to(x.device)
+    padded = torch.nn.functional.pad(x, (0, 0, PAD, PAD, PAD, PAD))
+    return padded.view(-1, 3).index_select(0, pixels.view(-1)).view(x.shape)

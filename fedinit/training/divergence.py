@@ -8,7 +8,7 @@ import torch
 class Divergence:
     """Follows Σ_C ‖last_i − w‖² and Σ_C (last_i − w) while clients and server move; clients never active count with w^0.
 
-    When client i moves from `old` to `end`, its term is replaced; when the server moves w by u, the sum changes by C ‖u‖² − 2 u·Σ(last_i − w).
+    When client i moves from `old` to w + `moved`, its term is replaced; when the server moves w by u, the sum changes by C ‖u‖² − 2 u·Σ(last_i − w).
     So a round costs passes over N vectors, not over C. All terms are differences of nearby models: float32 is enough.
     """
 
@@ -18,21 +18,21 @@ class Divergence:
         self.offset = torch.zeros_like(initial)  # Σ_C (last_i − w), shape (d,)
         self._active, self._count, self._active_offset = 0.0, 0, torch.zeros_like(initial)
 
-    def client_moved(self, w: torch.Tensor, old: torch.Tensor, end: torch.Tensor) -> None:
-        """Client i's latest local model was `old` and is now `end`; w is the global model before the server step."""
-        moved = end - w
+    def client_moved(self, w: torch.Tensor, old: torch.Tensor, moved: torch.Tensor) -> None:
+        """Client i's latest local model was `old` and is now w + `moved`; w is the global model before the server step."""
         square = float(torch.dot(moved, moved))
         self._active += square
         self._active_offset += moved
         self._count += 1
         before = old - w
         self.total += square - float(torch.dot(before, before))
-        self.offset += moved.sub_(before)
+        self.offset -= before
 
     def server_moved(self, w: torch.Tensor, new: torch.Tensor) -> tuple[float, float]:
         """The server stepped from w to `new`; returns (delta_all, delta_active), both after the step, in squared parameter units."""
         step = new - w
         square = float(torch.dot(step, step))
+        self.offset += self._active_offset
         self.total += self.clients * square - 2 * float(torch.dot(step, self.offset))
         self.offset.sub_(step, alpha=self.clients)
         active = self._active + self._count * square - 2 * float(torch.dot(step, self._active_offset))

@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from collections.abc import Callable
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedinit.training.models import Conv
+
 
 class FlatModel:
     """A module that computes at any flat vector of its d parameters, without copying it.
 
-    The module's parameters are views into the vector it was last asked about; their order is that of `module.parameters()`.
+    The module's parameters are views into the vector it was last asked about; their order is that of `module.parameters()`, and within a
+    parameter that of its memory (a weight in channels-last format stays in it).
+
+    small_maps  compute the convolutions of small maps as matrix products (`models.Conv`) where that is faster: on the CPU, without autocast
     """
 
-    def __init__(self, module: nn.Module, autocast: torch.dtype | None = None):
+    def __init__(self, module: nn.Module, autocast: torch.dtype | None = None, *, small_maps: bool = True):
         self.module, self.autocast = module, autocast
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         self.sizes = [p.numel() for p in self.parameters]
-        self.initial = torch.cat([p.detach().reshape(-1) for p in self.parameters])
+        self.strides = [p.stride() if _dense(p) else torch.empty(p.shape).stride() for p in self.parameters]
+        self.initial = torch.empty_like(torch.cat([p.detach().reshape(-1) for p in self.parameters]))
+        for view, parameter in zip(self._views(self.initial), self.parameters, strict=True):
+            view.copy_(parameter.detach())
         self._gradient = torch.zeros_like(self.initial)
-        self._slots = self._views(self._gradient)
+        self._written = self._gradient._version
+        slots = dict(zip(self.parameters, self._views(self._gradient), strict=True))
+        small_maps = small_maps and autocast is None and self.initial.device.type == "cpu"
+        for conv in (m for m in module.modules() if isinstance(m, Conv)):  # these write their gradients into the flat one themselves
+            conv.slot = slots.pop(conv.weight, None) if small_maps and conv.small else None
+        self._asked, self._slots = list(slots), list(slots.values())
         self._bound: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return self.initial.numel()
 
     def _views(self, vector: torch.Tensor) -> list[torch.Tensor]:
-        pieces = vector.split(self.sizes)
-        return [piece.view(p.shape) for piece, p in zip(pieces, self.parameters, strict=True)]
+        pieces = zip(vector.split(self.sizes), self.parameters, self.strides, strict=True)
+        return [piece.as_strided(parameter.shape, stride) for piece, parameter, stride in pieces]
 
     def bind(self, vector: torch.Tensor) -> nn.Module:
         """The module with `vector` (d,) as its parameters; a later change of the vector changes the module."""
@@ -57,7 +72,9 @@ class FlatModel:
             nonlocal first
             self.bind(vector)
             loss = self.loss(x, y)
-            grads = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+            if self._gradient._version != self._written:  # a method has written into it: where no gradient goes there must be zeros again
+                self._gradient.zero_()
+            grads = torch.autograd.grad(loss, self._asked, allow_unused=True)
             if first:
                 losses.append(loss.detach())
                 first = False
@@ -66,6 +83,21 @@ class FlatModel:
                     slot.zero_()
             used = [(s, g) for s, g in zip(self._slots, grads, strict=True) if g is not None]
             torch._foreach_copy_([s for s, _ in used], [g for _, g in used])
+            self._written = self._gradient._version
             return self._gradient
 
         return gradient
+
+
+def _dense(parameter: torch.Tensor) -> bool:
+    """Whether the parameter fills its memory without gaps or overlaps, in some order of its axes."""
+    order = sorted(range(parameter.dim()), key=parameter.stride, reverse=True)
+    return parameter.detach().permute(order).is_contiguous()
+
+
+def keep_memory() -> None:
+    """Have glibc keep freed memory: by default it hands large buffers back to the kernel at once, and each new one costs page faults."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-3, 2**31 - 1)  # M_MMAP_THRESHOLD
+        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD

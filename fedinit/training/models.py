@@ -7,7 +7,7 @@ BatchNorm's running statistics behind, so a model with buffers is refused.
 from __future__ import annotations
 
 import importlib
-from itertools import pairwise
+import itertools
 
 import torch
 from torch import nn
@@ -16,36 +16,109 @@ from torch.nn import functional as F
 from fedinit.errors import InputError
 
 
-class Conv3x3(nn.Conv2d):
-    """A 3×3 convolution with padding 1 and no bias that computes only with the taps that meet data on 1×1 and 2×2 maps.
+class Conv(nn.Conv2d):
+    """A 3×3 convolution with padding 1 that is one matrix product where its input is at most 2×2 (`small`).
 
-    Exact: on a 1×1 map the other eight taps see padding only, and their gradient is 0; on a 2×2 map with stride 2 five do.
+    `side` is the height and width of its input. `slot`, set by FlatModel on the CPU, is where the weight's gradient is to be written; while it
+    is None this is torch's own convolution.
     """
 
-    def __init__(self, inputs: int, outputs: int, stride: int = 1):
-        super().__init__(inputs, outputs, 3, stride, padding=1, bias=False)
+    def __init__(self, inputs: int, outputs: int, stride: int = 1, *, side: int, bias: bool = False):
+        super().__init__(inputs, outputs, 3, stride, 1, bias=bias)
+        self.small = side <= 2
+        self.slot: torch.Tensor | None = None
 
     def forward(self, x):
-        size = x.shape[-2:]
-        if size == (1, 1):
-            return F.linear(x.flatten(1), self.weight[:, :, 1, 1])[:, :, None, None]
-        if size == (2, 2) and self.stride == (2, 2):
-            return F.linear(x.flatten(1), self.weight[:, :, 1:, 1:].flatten(1))[:, :, None, None]
-        return super().forward(x)
+        if self.slot is None:
+            return super().forward(x)
+        y = _SmallMap.apply(x, self.weight.detach(), self.slot, self.stride[0])
+        return y if self.bias is None else y + self.bias[:, None, None]
+
+
+class Pointwise(nn.Conv2d):
+    """A 1×1 convolution without bias, as a linear map of the pixels that its stride leaves."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int = 1):
+        super().__init__(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, x):
+        pixels = x[:, :, :: self.stride[0], :: self.stride[1]].permute(0, 2, 3, 1)
+        return F.linear(pixels, self.weight.flatten(1)).permute(0, 3, 1, 2)
+
+
+class _SmallMap(torch.autograd.Function):
+    """A 3×3 convolution with padding 1 of a 1×1 or 2×2 map as one matrix product over (pixel, channel), without the taps that meet padding only.
+
+    Exact up to the order of sums. Of 9 products of channels at each output pixel 1 is left on a 1×1 map and 4 on a 2×2 map. The weight's gradient
+    goes straight to `slot`; that of a tap that meets no data is 0 and is not written, `slot` has zeros there from the start.
+    """
+
+    @staticmethod
+    def forward(ctx, x, weight, slot, stride):
+        count, _, side, _ = x.shape
+        inputs, matrix = x.permute(0, 2, 3, 1).reshape(count, -1), _matrix(weight, side, stride)
+        ctx.save_for_backward(inputs, matrix)
+        ctx.rest = slot, side, stride
+        y = torch.mm(inputs, matrix.t()).view(count, -1, len(weight))
+        out = side // stride if side > 1 else 1
+        return _turned(y).view(count, out, out, -1).permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        inputs, matrix = ctx.saved_tensors
+        slot, side, stride = ctx.rest
+        outputs = _turned(gradient.permute(0, 2, 3, 1).flatten(1, 2)).reshape(len(inputs), -1)
+        taps = _taps(slot)
+        if side == 1:
+            torch.mm(outputs.t(), inputs, out=taps[1, 1])
+        else:
+            pairs = torch.mm(outputs.t(), inputs).view(-1, len(slot), 4, slot.shape[1]).transpose(1, 2)
+            if stride == 2:
+                taps[1:, 1:].copy_(pairs.view(2, 2, *pairs.shape[2:]))
+            else:
+                torch.mm(_TAP_OF_PAIR.to(pairs.dtype), pairs.reshape(16, -1), out=taps.view(9, -1))
+        dx = torch.mm(outputs, matrix).view(len(inputs), side, side, -1).permute(0, 3, 1, 2)
+        return dx, None, None, None
+
+
+def _taps(weight: torch.Tensor) -> torch.Tensor:
+    """A weight (O, I, 3, 3) as (3, 3, O, I), which is its order in memory."""
+    return weight.permute(2, 3, 0, 1)
+
+
+def _matrix(weight: torch.Tensor, side: int, stride: int) -> torch.Tensor:
+    """(output pixels, the last one first, · O, input pixels · I). Output pixel p sees input pixel q by tap q − stride · p + 1 in each direction."""
+    taps, (outputs, inputs) = _taps(weight), weight.shape[:2]
+    if side == 1:
+        return taps[1, 1]
+    if stride == 2:
+        return taps[1:, 1:].permute(2, 0, 1, 3).reshape(outputs, -1)
+    down, right, *inner = taps.stride()
+    pairs = taps.as_strided((2, 2, 2, 2, outputs, inputs), (down, right, down, right, *inner))  # [p, q] is tap q + p, p counted from the end
+    return pairs.permute(0, 1, 4, 2, 3, 5).reshape(4 * outputs, -1)
+
+
+# the tap (row) of each pair (p, q) of pixels of a 2×2 map (column), p counted from the end
+_TAP_OF_PAIR = torch.tensor([[float(tap == 3 * (i + m) + j + n) for i in (0, 1) for j in (0, 1) for m in (0, 1) for n in (0, 1)] for tap in range(9)])
+
+
+def _turned(pixels: torch.Tensor) -> torch.Tensor:
+    """(B, pixels, C) with the last pixel first."""
+    return pixels if pixels.shape[1] == 1 else pixels.flip(1)
 
 
 class BasicBlock(nn.Module):
     """torchvision's BasicBlock with GroupNorm of 2 groups (names and arithmetic are the same; a test compares them)."""
 
-    def __init__(self, inputs: int, planes: int, stride: int):
+    def __init__(self, inputs: int, planes: int, stride: int, side: int):
         super().__init__()
-        self.conv1 = Conv3x3(inputs, planes, stride)
+        self.conv1 = Conv(inputs, planes, stride, side=side)
         self.bn1 = nn.GroupNorm(2, planes)
-        self.conv2 = Conv3x3(planes, planes)
+        self.conv2 = Conv(planes, planes, side=side // stride)
         self.bn2 = nn.GroupNorm(2, planes)
         self.downsample = None
         if stride != 1 or inputs != planes:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, planes, 1, stride, bias=False), nn.GroupNorm(2, planes))
+            self.downsample = nn.Sequential(Pointwise(inputs, planes, stride), nn.GroupNorm(2, planes))
 
     def forward(self, x):
         y = F.relu(self.bn1(self.conv1(x)), inplace=True)
@@ -66,11 +139,12 @@ class ResNet18GN(nn.Module):
         self.conv1 = nn.Conv2d(3, width, kernel, stride, padding, bias=False)
         self.bn1 = nn.GroupNorm(2, width)
         self.maxpool = nn.MaxPool2d(3, 2, 1) if stem == "imagenet" else nn.Identity()
-        inputs = width
+        inputs, side = width, 8 if stem == "imagenet" else 32
         for stage in range(4):
             planes, first = width * 2**stage, 1 if stage == 0 else 2
-            setattr(self, f"layer{stage + 1}", nn.Sequential(BasicBlock(inputs, planes, first), BasicBlock(planes, planes, 1)))
-            inputs = planes
+            blocks = BasicBlock(inputs, planes, first, side), BasicBlock(planes, planes, 1, side // first)
+            setattr(self, f"layer{stage + 1}", nn.Sequential(*blocks))
+            inputs, side = planes, side // first
         self.fc = nn.Linear(inputs, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -87,12 +161,13 @@ class VGG11(nn.Module):
 
     def __init__(self, classes: int, width: int = 64):
         super().__init__()
-        layers, inputs = [], 3
+        layers, inputs, side = [], 3, 32
         for times in (1, "M", 2, "M", 4, 4, "M", 8, 8, "M", 8, 8, "M"):
             if times == "M":
                 layers.append(nn.MaxPool2d(2))
+                side //= 2
                 continue
-            layers += [nn.Conv2d(inputs, times * width, 3, padding=1), nn.ReLU(inplace=True)]
+            layers += [Conv(inputs, times * width, side=side, bias=True), nn.ReLU(inplace=True)]
             inputs = times * width
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Sequential(nn.Linear(inputs, inputs), nn.ReLU(inplace=True), nn.Linear(inputs, classes))
@@ -111,7 +186,7 @@ class SmallCNN(nn.Module):
     def __init__(self, classes: int, width: int = 16):
         super().__init__()
         sizes = (3, width, 2 * width, 4 * width)
-        self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in pairwise(sizes))
+        self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in itertools.pairwise(sizes))
         self.norms = nn.ModuleList(nn.GroupNorm(2, b) for b in sizes[1:])
         self.fc = nn.Linear(sizes[-1] * 16, classes)
 
@@ -137,6 +212,11 @@ def build(name: str, classes: int, *, width: int = 64, stem: str = "imagenet", s
             model = SmallCNN(classes, width)
         else:
             model = _own(name, classes)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):  # the memory format that its convolution is fastest in: taps first, or channels last
+            order = (2, 3, 0, 1) if getattr(module, "small", False) else (0, 2, 3, 1)
+            back = tuple(order.index(axis) for axis in range(4))
+            module.weight.data = module.weight.data.permute(order).contiguous().permute(back)
     buffers = [key for key, _ in model.named_buffers()]
     if buffers:
         raise InputError(

@@ -17,7 +17,7 @@ from fedinit.streams import stream
 from fedinit.training import local
 from fedinit.training.batches import Batches
 from fedinit.training.divergence import Divergence
-from fedinit.training.flat import FlatModel
+from fedinit.training.flat import FlatModel, keep_memory
 from fedinit.training.memory import Memory
 from fedinit.training.models import build
 
@@ -63,6 +63,7 @@ class Simulation:
     def __init__(self, experiment: Experiment, images: Images | None = None, *, device="auto", memory=None, batches=None, module=None):
         self.experiment = e = experiment
         self.device = pick_device(device)
+        keep_memory()
         self.batches = batches or Batches(e, images if images is not None else load_images(e.data), self.device)
         seed = int(stream(e.seed, "initial weights").integers(2**63))
         module = module or build(e.model, self.batches.classes, width=e.width, stem=e.stem, seed=seed)
@@ -107,8 +108,8 @@ class Simulation:
             losses.append(result.loss)
             if not math.isfinite(result.loss):
                 break
-            cohort.add(result.start, result.end, result.lr_sum, mine, result.new)
-            self.divergence.client_moved(w, self.initial if stored is None else stored["last"], result.end)
+            moved = cohort.add(result.start, result.end, result.lr_sum, mine, result.new)
+            self.divergence.client_moved(w, self.initial if stored is None else stored["last"], moved)
             self._keep(client, result)
         else:
             self.w, self.server = method.step(w, self.server, cohort)
