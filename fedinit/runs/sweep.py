@@ -1,8 +1,8 @@
-"""Many runs over local processes."""
+"""Many runs: over the processes of this machine, or over a Ray cluster (`cluster`)."""
 
 from __future__ import annotations
 
-import functools
+import itertools
 import os
 import signal
 import threading
@@ -13,8 +13,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 import cloudpickle
 import pandas as pd
 
-from fedinit.errors import InputError
+from fedinit.errors import InputError, unknown
 from fedinit.experiment import Experiment
+from fedinit.runs import packing
+from fedinit.runs.footprint import estimate
 from fedinit.runs.progress import Progress
 from fedinit.runs.run import run
 from fedinit.runs.store import Run, Store
@@ -38,6 +40,9 @@ def sweep(
     store: Store | None = None,
     evaluate_every: int = 1,
     memory: str = "ram",
+    checkpoint_seconds: float = 30.0,
+    engine: str = "local",
+    gpu_share: float | None = None,
     progress: bool | Callable[[pd.DataFrame], object] = True,
 ) -> pd.DataFrame:
     """Run what is not stored yet, `jobs` runs at a time, and return the tidy frame of all (see DESIGN.md for its columns).
@@ -45,10 +50,16 @@ def sweep(
     The bits do not depend on `jobs`. Interrupted (Ctrl-C, a closed tab, a killed kernel), everything stays resumable: call it again.
 
     Parameters
-        jobs      processes (default: cores // threads, at most one a run); jobs × threads may not exceed the cores
-        threads   of each process (default 1: a sweep is faster with one run a core)
-        progress  one display for all runs; False for none; a function (tidy frame) → figure is drawn live in a notebook
-        device, store, evaluate_every, memory   as in `fedinit.run`
+        jobs       runs at a time (default: as many as cores // threads and free memory allow); jobs × threads may not exceed the cores
+        threads    of each process (default 1: a sweep is faster with one run a core)
+        device     "cuda" spreads the runs over all CUDA devices, several on one as far as its memory allows
+        engine     "local": processes of this machine; "ray": the Ray cluster that RAY_ADDRESS names or that runs here, else one that is
+                   started here for the sweep (see `fedinit.runs.cluster`)
+        gpu_share  with "ray": the part of a GPU, in (0, 1], that a run takes (default: from the run's memory and the GPU's)
+        progress   one display for all runs; False for none; a function (tidy frame) → figure is drawn live in a notebook
+        store, evaluate_every, memory, checkpoint_seconds   as in `fedinit.run`
+
+    Raises InputError for bad arguments, before any work; WorkerDied when a run's process is killed (with "ray": again and again).
     """
     if isinstance(experiments, Experiment) or not isinstance(experiments, Iterable):
         raise InputError(f"sweep takes a list of Experiments, not {type(experiments).__name__}; pass [experiment] for one.")
@@ -61,7 +72,11 @@ def sweep(
     for name, value in (("jobs", jobs), ("threads", threads)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise InputError(f"{name} = {value!r} is not allowed; allowed: a whole number ≥ 1.")
-    if (jobs or 1) * threads > cores():
+    if engine not in ("local", "ray"):
+        raise unknown("engine", engine, ("local", "ray"))
+    if gpu_share is not None and (engine != "ray" or isinstance(gpu_share, bool) or not 0 < gpu_share <= 1):
+        raise InputError(f"gpu_share = {gpu_share!r} is not allowed; allowed: a number in (0, 1], with engine='ray' (else set jobs).")
+    if engine == "local" and (jobs or 1) * threads > cores():
         raise InputError(f"jobs × threads = {jobs or 1} × {threads} is more than the {cores()} cores here; lower one of them.")
     store = store or Store()
     longest: dict[str, Experiment] = {}
@@ -72,14 +87,26 @@ def sweep(
     pending = [experiment for experiment in longest.values() if store.load(experiment) is None]
     if pending:
         store.check_writable()
-    options = {"device": device, "threads": threads, "evaluate_every": evaluate_every, "memory": memory}
-    with Progress(list(longest.values()), pending, store, progress) as display:
-        jobs = min(jobs or max(cores() // threads, 1), max(len(pending), 1))
-        if jobs == 1:
-            for experiment in pending:
-                run(experiment, store=store, images=_images(experiment.data), on_round=lambda _: display.update(), **options)
-        elif pending:
-            _in_processes(pending, jobs, store, options, display)
+    options = {
+        "device": device,
+        "threads": threads,
+        "evaluate_every": evaluate_every,
+        "memory": memory,
+        "checkpoint_seconds": checkpoint_seconds,
+    }
+    display = Progress(list(longest.values()), pending, store, progress)
+    if engine == "ray":
+        from fedinit.runs import cluster
+
+        cluster.play(pending, store, options, display, jobs, gpu_share)
+    else:
+        places = _places(pending, jobs, options)
+        with display:
+            if len(places) == 1:
+                for experiment in pending:
+                    run(experiment, store=store, on_round=lambda _: display.update(), **options)
+            elif places:
+                _in_processes(pending, places, store, options, display)
     return frame(experiments, store)
 
 
@@ -99,32 +126,57 @@ def tidy(runs: Iterable[Run]) -> pd.DataFrame:
     return pd.concat([run.tidy() for run in runs], ignore_index=True)
 
 
-def _in_processes(pending: list[Experiment], jobs: int, store: Store, options: dict, display: Progress) -> None:
+def _places(pending: list[Experiment], jobs: int | None, options: dict) -> list[str]:
+    """The device of each process: as many as asked for; else as many as free memory and the cores allow; at most one a run."""
+    if not pending:
+        return []
+    room = packing.rooms(options["device"])
+    each = 1 if jobs else max(estimate(experiment, options["memory"], next(iter(room))) for experiment in pending)
+    return packing.places(room, each, min(jobs or max(cores() // options["threads"], 1), len(pending)))
+
+
+def _in_processes(pending: list[Experiment], places: list[str], store: Store, options: dict, display: Progress) -> None:
+    """One pool of processes a device, so that no process ever holds memory of two."""
     from loky import ProcessPoolExecutor
     from loky.process_executor import TerminatedWorkerError
 
-    threads = str(options["threads"])
-    # loky: workers take code from a notebook's cells by value, need no __main__ guard, and a killed one is noticed
-    pool = ProcessPoolExecutor(jobs, initializer=_enter, initargs=(os.getpid(),), env={"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads})
-    waiting: set[Future] = set()
+    # loky: workers take code from a notebook's cells by value, need no __main__ guard, and a killed one is noticed; it would
+    # restart a worker whose later runs are larger than its first as one that leaks
+    pools = {
+        place: ProcessPoolExecutor(
+            places.count(place),
+            initializer=_enter,
+            initargs=(os.getpid(),),
+            env={**packing.environment(place, options["threads"]), "LOKY_MAX_MEMORY_LEAK_SIZE": "1e18"},
+        )
+        for place in dict.fromkeys(places)
+    }
+    left = iter(pending)
+    playing: dict[Future, str] = {}
+
+    def begin(place: str) -> None:
+        for experiment in itertools.islice(left, 1):
+            there = {**options, "device": place.split(":")[0]}
+            playing[pools[place].submit(_work, cloudpickle.dumps((experiment, store, there)))] = place
+
     try:
-        waiting = {pool.submit(_work, cloudpickle.dumps((experiment, store, options))) for experiment in pending}
-        while waiting:
-            done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
+        for place in places:
+            begin(place)
+        while playing:
+            done, _ = wait(playing, timeout=0.5, return_when=FIRST_COMPLETED)
             for future in done:
+                begin(playing.pop(future))
                 future.result()
             display.update()
-        pool.shutdown(wait=True)
     except TerminatedWorkerError:
-        left = sum(store.load(experiment) is None for experiment in pending)
+        left_over = sum(store.load(experiment) is None for experiment in pending)
         raise WorkerDied(
-            f"a worker process was killed (often for memory); {left} of {len(pending)} runs are left, nothing stored is lost: "
+            f"a worker process was killed (often for memory); {left_over} of {len(pending)} runs are left, nothing stored is lost: "
             "run the same again to go on, with fewer jobs or memory='disk' if it happens again."
         ) from None
     finally:
-        for future in waiting:
-            future.cancel()
-        pool.shutdown(wait=True, kill_workers=True)
+        for pool in pools.values():
+            pool.shutdown(wait=True, kill_workers=True)
 
 
 def _enter(parent: int) -> None:
@@ -141,11 +193,4 @@ def _enter(parent: int) -> None:
 
 def _work(payload: bytes) -> None:
     experiment, store, options = cloudpickle.loads(payload)
-    run(experiment, store=store, images=_images(experiment.data), **options)
-
-
-@functools.lru_cache(maxsize=2)
-def _images(data: str):
-    from fedinit.data import load_images
-
-    return load_images(data)
+    run(experiment, store=store, **options)
