@@ -24,7 +24,8 @@ EXAMPLES = {
   fedinit run --method fedavg --dirichlet 0.6 --json""",
     "sweep": """examples:
   fedinit sweep --methods fedavg,fedinit,scaffold --seeds 0,1,2 --jobs 2
-  fedinit sweep --methods fedinit --grid beta=0,0.05,0.1 --grid local_epochs=1,5""",
+  fedinit sweep --methods fedinit --grid beta=0,0.05,0.1 --grid local_epochs=1,5
+  fedinit sweep --engine ray --seeds 0,1,2             over the Ray cluster that this machine is in""",
     "plan": """examples:
   fedinit plan --preset quick
   fedinit plan --preset paper --only table4 --device cuda""",
@@ -100,7 +101,8 @@ def _parser() -> argparse.ArgumentParser:
         coefficients.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=f"of {', '.join(owners)}")
 
     cadence = _Parser(add_help=False)
-    cadence.add_argument("--evaluate-every", type=_whole, default=1, metavar="N", help="test every N rounds and in the last (default 1)")
+    cadence.add_argument("--evaluate-every", type=_whole, default=1, metavar="N", help="test every N rounds (default 1)")
+    cadence.add_argument("--evaluate-last", type=_whole, default=1, metavar="N", help="and in each of the last N rounds (default 1)")
     cadence.add_argument("--memory", default="ram", choices=("ram", "disk"), help="where clients' vectors live (default ram)")
 
     run = commands.add_parser("run", parents=[settings, cadence, machine], help="one run", **_shape("run"))
@@ -112,7 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--methods", default="fedavg,fedinit", metavar="A,B", help="default fedavg,fedinit")
     sweep.add_argument("--seeds", default="0", metavar="0,1", help="default 0")
     sweep.add_argument("--grid", action="append", default=[], metavar="NAME=V,V", help="vary a field or hyperparameter; may be repeated")
-    sweep.add_argument("--jobs", type=_whole, help="processes (default: one a core)")
+    sweep.add_argument("--jobs", type=_whole, help="runs at a time (default: one a core; with --engine ray: as many as the cluster takes)")
+    sweep.add_argument("--engine", help="local: processes of this machine; ray: a Ray cluster (default $FEDINIT_ENGINE, or local)")
+    sweep.add_argument("--gpu-share", metavar="0–1", help="part of a GPU that a run takes, with --engine ray (default: from its memory)")
     sweep.set_defaults(command=_sweep)
 
     status = commands.add_parser("status", parents=[machine], help="what is stored", **_shape("status"))
@@ -229,7 +233,7 @@ def _machine(arguments) -> None:
         raise InputError(f"threads = {arguments.threads} is more than the {cores()} cores here; allowed: 1 to {cores()}.")
 
 
-def _pending(arguments, experiments: list, store) -> list:
+def _pending(experiments: list, store, device: str) -> list:
     """Those that are not stored yet. One of each kind is set up, nothing run: unusable images, clients or models are refused here."""
     from fedinit.data import load_images
     from fedinit.training.rounds import Simulation
@@ -239,7 +243,7 @@ def _pending(arguments, experiments: list, store) -> list:
         store.check_writable()
     kinds = {tuple(sorted((dataclasses.asdict(e) | {"method": 0, "seed": 0}).items(), key=str)): e for e in pending}
     for experiment in kinds.values():
-        Simulation(experiment, load_images(experiment.data), device=arguments.device)
+        Simulation(experiment, load_images(experiment.data), device=device)
     return pending
 
 
@@ -250,13 +254,14 @@ def _run(arguments) -> None:
 
     _machine(arguments)
     store = _store(arguments)
-    with Progress([experiment], _pending(arguments, [experiment], store), store, not arguments.json) as display:
+    with Progress([experiment], _pending([experiment], store, arguments.device), store, not arguments.json) as display:
         done = run(
             experiment,
             store=store,
             device=arguments.device,
             threads=arguments.threads,
             evaluate_every=arguments.evaluate_every,
+            evaluate_last=arguments.evaluate_last,
             memory=arguments.memory,
             on_round=lambda _: display.update(),
         )
@@ -283,11 +288,14 @@ def _sweep(arguments) -> None:
     experiments = [
         _experiment(arguments, method.strip(), seed, point) for method in arguments.methods.split(",") for point in grid for seed in seeds
     ]
-    from fedinit.runs import sweep
+    from fedinit.runs.sweep import chosen, sweep
 
-    _machine(arguments)
+    here = chosen(arguments.engine) == "local"
+    if here:
+        _machine(arguments)
+    share = None if arguments.gpu_share is None else value("gpu-share", arguments.gpu_share, "float")
     store = _store(arguments)
-    _pending(arguments, experiments, store)
+    _pending(experiments, store, arguments.device if here else "cpu")
     frame = sweep(
         experiments,
         jobs=arguments.jobs,
@@ -295,7 +303,10 @@ def _sweep(arguments) -> None:
         threads=arguments.threads,
         store=store,
         evaluate_every=arguments.evaluate_every,
+        evaluate_last=arguments.evaluate_last,
         memory=arguments.memory,
+        engine=arguments.engine,
+        gpu_share=share,
         progress=not arguments.json,
     )
     _print_runs(arguments, frame, f"histories: {store.folder}")

@@ -237,7 +237,7 @@ def _check_model(model: str) -> None:
 
 PRESETS: dict[str, dict[str, object]] = {
     "paper": {"data": "cifar10"},
-    "small": {"data": "cifar10", "width": 16, "rounds": 120},
+    "small": {"data": "cifar10", "width": 16, "rounds": 100},
     "quick": {
         "data": "synthetic:3000/500",
         "model": "cnn",
@@ -251,9 +251,9 @@ SETUPS: dict[str, dict[str, object]] = {  # the paper's two participations
     "10%-100": {"clients": 100, "cohort_size": 10, "batch_size": 50},
     "5%-200": {"clients": 200, "cohort_size": 10, "batch_size": 25},
 }
-_QUICK_SETUPS: dict[str, dict[str, object]] = {  # the same participations with fewer clients
-    "10%-100": {"clients": 30, "cohort_size": 3, "batch_size": 25},
-    "5%-200": {"clients": 60, "cohort_size": 3, "batch_size": 25},
+_REDUCED: dict[str, dict[str, dict[str, object]]] = {
+    "small": {"10%-100": {"samples": 250}, "5%-200": {"samples": 125}},  # half of the images a client, so half of the local steps
+    "quick": {"10%-100": {"clients": 30, "cohort_size": 3, "batch_size": 25}, "5%-200": {"clients": 60, "cohort_size": 3, "batch_size": 25}},
 }
 BETA = {"10%-100": 0.1, "5%-200": 0.05}  # β = N / C: total momentum β · C / N stays 1
 
@@ -274,7 +274,7 @@ def preset(name: str, method: str | Method = "fedavg", setup: str = "10%-100", *
         if any(isinstance(part, methods.RelaxedInit) for part in methods.registry.chain(methods.make(method))):
             hyper.setdefault("beta", BETA[setup])
         method = methods.make(method, **hyper)
-    values = {**PRESETS[name], **(_QUICK_SETUPS if name == "quick" else SETUPS)[setup], "method": method}
+    values = {**PRESETS[name], **SETUPS[setup], **_REDUCED.get(name, {}).get(setup, {}), "method": method}
     if any(isinstance(part, methods.FedDyn) for part in methods.registry.chain(method)):
         values["lr_decay"] = 0.9995
     return Experiment(**{**values, **overrides})

@@ -7,6 +7,7 @@ from fedinit.methods.fedavg import FedAvg
 from fedinit.methods.fedcm import FedCM
 from fedinit.methods.feddyn import FedDyn
 from fedinit.methods.fedprox import FedProx
+from fedinit.methods.momentum import FedAvgM, Lagged
 from fedinit.methods.registry import hyperparameters, label, make
 from fedinit.methods.relaxed import RelaxedInit
 from fedinit.methods.sam import SAM
@@ -17,9 +18,11 @@ __all__ = [
     "Cohort",
     "FedAdam",
     "FedAvg",
+    "FedAvgM",
     "FedCM",
     "FedDyn",
     "FedProx",
+    "Lagged",
     "Method",
     "RelaxedInit",
     "Scaffold",

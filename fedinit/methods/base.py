@@ -41,8 +41,8 @@ class Cohort:
         self._global_origin = False
 
     def add(self, start, end, lr_sum: float, old: Vectors, new: Vectors):
-        """Count one client in; returns end − w, to be read before the next call. `start` must be the very object w where local training
-        began at w."""
+        """Count one client in; returns (end − w, end − start), to be read before the next call. `start` must be the very object w where
+        local training began at w."""
         from_w = end - self._w
         walked = from_w if start is self._w else end - start
         change = {name: new[name] - old[name] for name in self._names}
@@ -61,7 +61,7 @@ class Cohort:
             for name, vector in change.items():
                 self._change[name] += vector
         self._count += 1
-        return from_w
+        return from_w, walked
 
     def from_global(self) -> Cohort:
         """The same cohort with `moved` measured from the global model: mean(end) − w (Algorithm 1's server)."""

@@ -14,11 +14,21 @@ from fedinit.methods.fedavg import FedAvg
 from fedinit.methods.fedcm import FedCM
 from fedinit.methods.feddyn import FedDyn
 from fedinit.methods.fedprox import FedProx
+from fedinit.methods.momentum import FedAvgM, Lagged
 from fedinit.methods.relaxed import RelaxedInit
 from fedinit.methods.sam import SAM
 from fedinit.methods.scaffold import Scaffold
 
-BASES = {"fedavg": FedAvg, "fedprox": FedProx, "fedadam": FedAdam, "scaffold": Scaffold, "feddyn": FedDyn, "fedcm": FedCM}
+BASES = {
+    "fedavg": FedAvg,
+    "fedavgm": FedAvgM,
+    "fedprox": FedProx,
+    "fedadam": FedAdam,
+    "scaffold": Scaffold,
+    "feddyn": FedDyn,
+    "fedcm": FedCM,
+    "lagged": Lagged,
+}
 WRAPPERS = {"sam": SAM, "ri": RelaxedInit}
 SHORT = {  # the literature's own names for a wrapper over a base
     "fedinit": "fedavg+ri",

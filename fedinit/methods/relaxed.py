@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fedinit.errors import unknown
+from fedinit.errors import InputError, unknown
 from fedinit.methods.base import Method, Wrapper, number, once
 from fedinit.methods.fedavg import FedAvg
+from fedinit.methods.momentum import Lagged
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class RelaxedInit(Wrapper):
     def __post_init__(self):
         super().__post_init__()
         once(self, RelaxedInit)
+        if isinstance(self.base, Lagged):
+            raise InputError("RelaxedInit over Lagged would add the server term of relaxed initialization twice; allowed: any other method.")
         number(self, "beta")
         if self.aggregate not in ("end", "start"):
             raise unknown("RelaxedInit: aggregate", self.aggregate, ("end", "start"))

@@ -24,6 +24,8 @@ HISTORY = (
     "test_accuracy",
     "divergence_all",
     "divergence_active",
+    "movement",
+    "norm",
     "train_seconds",
     "eval_seconds",
     "active",

@@ -17,6 +17,8 @@ METHODS = {
     "fedcm": "FedCM",
     "fedinit": "FedInit",
     "fedprox": "FedProx",
+    "fedavgm": "FedAvgM",
+    "lagged": "RI's server term",
     "mofedsam": "MoFedSAM",
     "fedgamma": "FedGamma",
     "fedspeed": "FedSpeed",

@@ -52,7 +52,7 @@ _RC = {
 }
 
 # Okabe and Ito's palette (told apart with every common colour blindness), its yellow left out for want of contrast on white,
-# then three of Paul Tol's muted colours for the extensions.
+# then six of Paul Tol's muted colours for the extensions.
 _LOOK = {  # base or named method: colour, marker
     "fedavg": ("#4D4D4D", "o"),
     "fedadam": ("#E69F00", "v"),
@@ -65,6 +65,8 @@ _LOOK = {  # base or named method: colour, marker
     "mofedsam": ("#882255", "<"),
     "fedgamma": ("#332288", ">"),
     "fedspeed": ("#117733", "h"),
+    "fedavgm": ("#44AA99", "p"),
+    "lagged": ("#AA4499", "d"),
 }
 
 

@@ -34,6 +34,7 @@ def run(
     device: str = "auto",
     threads: int = 1,
     evaluate_every: int = 1,
+    evaluate_last: int = 1,
     memory: str = "ram",
     checkpoint_seconds: float = 30.0,
     on_round: Callable[[dict], None] | None = None,
@@ -48,7 +49,8 @@ def run(
         images              the data set, if it is loaded already
         device              "auto", "cpu", "cuda", "mps"
         threads             of torch's, while computing; recorded, since sums may differ in the last bit with their number
-        evaluate_every      test the global model every so many rounds, always in the last one
+        evaluate_every      test the global model every so many rounds,
+        evaluate_last       and in each of the last so many, which a rule such as "the smoothed maximum of the last 50" needs
         memory              "ram" or "disk": where the clients' vectors live between rounds
         checkpoint_seconds  at most so much computing is lost by a kill (0: every round)
         on_round            called with each new record
@@ -57,8 +59,9 @@ def run(
     """
     if memory not in ("ram", "disk"):
         raise InputError(f"memory = {memory!r} is not allowed; allowed: ram, disk.")
-    if not isinstance(evaluate_every, int) or evaluate_every < 1:
-        raise InputError(f"evaluate_every = {evaluate_every!r} is not allowed; allowed: a whole number of rounds ≥ 1.")
+    for name, value in (("evaluate_every", evaluate_every), ("evaluate_last", evaluate_last)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InputError(f"{name} = {value!r} is not allowed; allowed: a whole number of rounds ≥ 1.")
     store = store or Store()
     found = store.load(experiment)
     if found is not None:
@@ -66,12 +69,12 @@ def run(
     with store.lock(experiment):
         if (found := store.load(experiment)) is None:  # else the process that we waited for has done it
             with _threads(threads):
-                _compute(experiment, store, images, device, threads, evaluate_every, memory, checkpoint_seconds, on_round)
+                _compute(experiment, store, images, device, threads, (evaluate_every, evaluate_last), memory, checkpoint_seconds, on_round)
             found = store.load(experiment)
     return found
 
 
-def _compute(experiment, store, images, device, threads, evaluate_every, memory, checkpoint_seconds, on_round) -> None:
+def _compute(experiment, store, images, device, threads, evaluate, memory, checkpoint_seconds, on_round) -> None:
     folder = store.path(experiment)
     files = folder / "checkpoint"
     files.mkdir(exist_ok=True)
@@ -87,7 +90,8 @@ def _compute(experiment, store, images, device, threads, evaluate_every, memory,
         saved = time.monotonic()
         while simulation.round < experiment.rounds and not simulation.diverged:
             upcoming = simulation.round + 1
-            record = simulation.step(evaluate=upcoming % evaluate_every == 0 or upcoming == experiment.rounds)
+            every, last = evaluate
+            record = simulation.step(evaluate=upcoming % every == 0 or upcoming > experiment.rounds - last)
             rows.writerow(record)
             file.flush()
             ending = simulation.round == experiment.rounds or simulation.diverged

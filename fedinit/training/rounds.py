@@ -29,6 +29,8 @@ COLUMNS = (
     "test_accuracy",
     "divergence_all",
     "divergence_active",
+    "movement",
+    "norm",
     "train_seconds",
     "eval_seconds",
     "active",
@@ -100,7 +102,7 @@ class Simulation:
         active = self.cohort(self.round)
         received = method.broadcast(self.server)
         cohort = Cohort(w, len(active) / e.clients, self._names)
-        losses = []
+        losses, movement = [], 0.0
         for client in active:
             stored = self.memory.get(client, self.device) if client in self.memory else None
             mine = method.init_client(self.initial, w) if stored is None else {k: v for k, v in stored.items() if k in self._own}
@@ -108,7 +110,8 @@ class Simulation:
             losses.append(result.loss)
             if not math.isfinite(result.loss):
                 break
-            moved = cohort.add(result.start, result.end, result.lr_sum, mine, result.new)
+            moved, walked = cohort.add(result.start, result.end, result.lr_sum, mine, result.new)
+            movement += float(torch.dot(walked, walked)) / len(active)
             self.divergence.client_moved(w, self.initial if stored is None else stored["last"], moved)
             self._keep(client, result)
         else:
@@ -126,6 +129,8 @@ class Simulation:
             "train_loss": sum(losses) / len(losses),
             "divergence_all": delta[0],
             "divergence_active": delta[1],
+            "movement": movement,
+            "norm": float(torch.dot(self.w, self.w)),
             "train_seconds": trained - began,
             "eval_seconds": time.perf_counter() - trained,
             "active": ";".join(map(str, active)),

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from fedinit import InputError, RelaxedInit, Simulation, make
-from fedinit.methods import SAM, FedAdam, FedAvg, FedCM, FedDyn, FedProx, Method, Scaffold, check, hyperparameters, label
+from fedinit.methods import SAM, FedAdam, FedAvg, FedAvgM, FedCM, FedDyn, FedProx, Lagged, Method, Scaffold, check, hyperparameters, label
 from fedinit.methods.base import Cohort, reads
 from fedinit.methods.registry import BASES, describe, rebuild
 from tests.training.tiny import tiny
 
-ALL = [*BASES, "fedsam", "mofedsam", "fedgamma", "fedspeed"]
+ALL = [*(name for name in BASES if name != "lagged"), "fedsam", "mofedsam", "fedgamma", "fedspeed"]
 
 
 def final(method, rounds=3, **changes) -> torch.Tensor:
@@ -48,6 +48,8 @@ def test_beta_zero_is_bitwise_the_base_method(name):
         (FedProx(mu=0.0), FedAvg()),
         (SAM(rho=0.0), FedAvg()),
         (FedCM(alpha=1.0), FedAvg()),
+        (FedAvgM(momentum=0.0), FedAvg()),
+        (Lagged(beta=0.0), FedAvg()),
         (SAM(Scaffold(), rho=0.0), Scaffold()),
         (SAM(FedCM(), rho=0.0), FedCM()),
         (SAM(FedDyn(), rho=0.0), FedDyn()),
@@ -125,6 +127,27 @@ def test_fedadam_by_hand():
     assert (server["m"].item(), server["v"].item()) == pytest.approx((0.2, 0.04))
 
 
+def test_server_momentum_by_hand():
+    """μ = 0.5 and movements 1, then 2: v = 1, w = 1; v = 0.5 + 2 = 2.5, w = 3.5."""
+    w, server, method = torch.tensor([0.0]), {"v": torch.tensor([0.0])}, FedAvgM(momentum=0.5)
+    for moved, expected in ((1.0, 1.0), (2.0, 3.5)):
+        cohort = Cohort(w, 1.0)
+        cohort.add(w, w + moved, 1.0, {}, {})
+        w, server = method.step(w, server, cohort)
+        assert w.item() == expected
+
+
+def test_server_term_alone_by_hand():
+    """w = 1, β = 0.5; two clients end at 2 and 4 and were last at 0 and 1: D = mean(1, 3) = 2, mean(w − last) = mean(1, 0) = 0.5,
+    w ← 1 + 2 + 0.25. Local training begins at w itself, so this is FedInit's server step for the same ends."""
+    w = torch.tensor([1.0])
+    cohort = Cohort(w, 0.5, reads(Lagged(), torch.zeros(2)))
+    for end, last in ((2.0, 0.0), (4.0, 1.0)):
+        cohort.add(w, torch.tensor([end]), 1.0, {"last": torch.tensor([last])}, {"last": torch.tensor([end])})
+    assert Lagged(beta=0.5).step(w, {}, cohort)[0].item() == 3.25
+    assert Lagged().start(w, {"last": torch.tensor([0.0])}) is w
+
+
 def test_scaffold_control_variates_average_to_the_servers():
     """Invariant: c = mean over all C clients of c_i; clients never active count with 0."""
     simulation = Simulation(tiny("scaffold", precision="float64"), device="cpu")
@@ -188,6 +211,18 @@ def test_names():
     assert label(make("fedcm+sam")) == "mofedsam"
     assert label(make("scaffold+sam+ri")) == "fedgamma+ri"
     assert make("scaffold+ri", beta=0.05) == RelaxedInit(Scaffold(), beta=0.05)
+
+    @dataclass(frozen=True)
+    class ServerAdd(FedAvg):
+        pass
+
+    @dataclass(frozen=True)
+    class Labelled(ServerAdd):
+        label = "FedAvg-M"
+
+    own = type("Scaffold", (FedAvg,), {})()
+    assert label(ServerAdd()) == "ServerAdd" and label(RelaxedInit(Labelled())) == "FedAvg-M+ri"
+    assert label(own) == "Scaffold (own)" and label(type("Heir", (Labelled,), {})()) == "Heir"
     assert hyperparameters(make("fedsam+ri")) == {"global_lr": 1.0, "rho": 0.1, "beta": 0.1, "aggregate": "end", "first": "initial"}
 
 
@@ -210,6 +245,7 @@ def test_description_pickle_and_hash_keep_the_method(name):
         (lambda: make("fedcm", alpha=1.5), ("alpha = 1.5", "≤ 1")),
         (lambda: make("fedadam", epsilon=0), ("epsilon = 0", "> 0")),
         (lambda: SAM(base=3), ("base = 3", "FedAvg()")),
+        (lambda: make("lagged+ri"), ("RelaxedInit over Lagged", "any other")),
         (lambda: make("fedinit+ri"), ("'fedinit+ri'", "'ri' twice", "fedavg+ri+ri", "once")),
         (lambda: make("scaffold+ri+sam+ri"), ("'ri' twice",)),
         (lambda: make("fedsam+sam", rho=0.1), ("'sam' twice", "fedavg+sam+sam")),

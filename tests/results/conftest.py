@@ -58,6 +58,8 @@ def make_run(
             "test_accuracy": accuracy,
             "divergence_all": delta,
             "divergence_active": delta / 4,
+            "movement": delta / 5,
+            "norm": 100.0,
             "train_seconds": seconds + 8.0 * (t == 1),
             "eval_seconds": 100.0,
             "active": "1;2;3",

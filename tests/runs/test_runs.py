@@ -351,6 +351,8 @@ def test_evaluation_cadence_changes_no_other_number(tmp_path):
     dense = run(tiny("fedinit", rounds=5), store=Store(tmp_path / "dense")).history
     sparse = run(tiny("fedinit", rounds=5), store=Store(tmp_path / "sparse"), evaluate_every=2).history
     assert sparse.loc[sparse.test_accuracy.notna(), "round"].tolist() == [2, 4, 5]
+    tail = run(tiny("fedinit", rounds=5), store=Store(tmp_path / "tail"), evaluate_every=9, evaluate_last=2).history
+    assert tail.loc[tail.test_accuracy.notna(), "round"].tolist() == [4, 5]
     seen = sparse.test_accuracy.notna()
     assert (sparse.test_accuracy[seen] == dense.test_accuracy[seen]).all()
     pd.testing.assert_series_equal(sparse.train_loss, dense.train_loss, check_exact=True)
