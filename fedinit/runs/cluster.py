@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from filelock import Timeout
+from filelock import FileLock, Timeout
 
 from fedinit.data import Images, identity, load_images
 from fedinit.errors import InputError
@@ -96,7 +97,7 @@ class _Driver:
 
     def __init__(self, ray, pending: list[Experiment], store: Store, options: dict, jobs: int | None, gpu_share: float | None):
         self.ray, self.store, self.jobs, self.gpu_share = ray, store, jobs, gpu_share
-        device = options["device"]
+        device = options["device"].split(":")[0]
         if device == "auto":
             device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
         self.options = options | {"device": device}
@@ -237,7 +238,7 @@ def _play(key: str, experiment: Experiment, images: Images, stored: dict, option
 
     if experiment.key != key:
         raise InputError(f"run {experiment.label}: another version of fedinit, or of the model's module, is installed on a node.")
-    with tempfile.TemporaryDirectory(prefix="fedinit-", ignore_cleanup_errors=True) as scratch:
+    with _scratch() as scratch:
         store = Store(scratch)
         folder = store.path(experiment)
         for name, reference in stored.items():
@@ -250,6 +251,16 @@ def _play(key: str, experiment: Experiment, images: Images, stored: dict, option
             for name in known.keys() - now.keys():
                 yield name, None
             known = now
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[str]:
+    """A temporary folder; those of tasks that were killed here before go with it."""
+    for held in Path(tempfile.gettempdir()).glob("fedinit-ray-*/.held"):
+        with contextlib.suppress(Timeout, OSError), FileLock(held, timeout=0):
+            shutil.rmtree(held.parent, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="fedinit-ray-", ignore_cleanup_errors=True) as scratch, FileLock(Path(scratch) / ".held"):
+        yield scratch
 
 
 def _records(play: Callable[[Callable[[dict], None]], None]) -> Iterator[dict]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 import time
 from collections.abc import Callable
@@ -16,12 +17,23 @@ EVERY_LIVE = 2.0  # and of a live figure in a notebook
 
 
 class Progress:
-    """A context: a tqdm bar in a terminal; in a notebook one line of text and, if `show` is a function, its live figure, both gone at the end."""
+    """A context: a tqdm bar in a terminal; in a notebook one line of text and, if `show` is a function, its live figure.
 
-    def __init__(self, experiments: list[Experiment], pending: list[Experiment], store: Store, show: bool | Callable[[pd.DataFrame], object]):
+    Both are gone at the end, when the line says what is there, or why not all is.
+    """
+
+    def __init__(
+        self,
+        experiments: list[Experiment],
+        pending: list[Experiment],
+        store: Store,
+        show: bool | Callable[[pd.DataFrame], object],
+    ):
         self.experiments, self.pending, self.store, self.show = experiments, pending, store, show
         self._bar = self._handle = None
-        self._next = 0.0
+        self._next = self._next_picture = 0.0
+        self._moving: tuple[float, int] | None = None  # when rounds were first seen to come, and how many there were
+        self._png: bytes | None = None
 
     def __enter__(self) -> Progress:
         if self.show is False:
@@ -37,7 +49,7 @@ class Progress:
         if _in_notebook():
             from IPython.display import display
 
-            self._handle = display(self._text(), display_id=True)
+            self._handle = display(_Live(self._text(), None), display_id=True)
         else:
             from tqdm import tqdm
 
@@ -47,26 +59,33 @@ class Progress:
 
     def update(self, force: bool = False) -> None:
         """Look at the disk and redraw, at most every `EVERY` seconds."""
-        if (self._bar is None and self._handle is None) or (not force and time.monotonic() < self._next):
+        now = time.monotonic()
+        if (self._bar is None and self._handle is None) or (not force and now < self._next):
             return
         live = self._handle is not None and callable(self.show)
-        self._next = time.monotonic() + (EVERY_LIVE if live else EVERY)
+        # a live figure is sent anew with every line: the longer the sweep, the more seldom
+        self._next = now + (max(EVERY_LIVE, (now - self._began) / 200) if live else EVERY)
         if self._bar is not None:
             self._bar.n = self._rounds()
             self._bar.set_description(f"runs {len(self.pending) - self._left()}/{len(self.pending)}", refresh=False)
             self._bar.refresh()
             return
-        began = time.monotonic()
-        self._handle.update(_Live(self._text(), self._picture() if live else None))
-        self._next += 9 * (time.monotonic() - began)  # drawing may not take more than a tenth of the time
+        if live and now >= self._next_picture:
+            first, self._png = self._png is None, self._picture() or self._png
+            if not first:  # drawing may not take more than a tenth of the time; the first figure loads matplotlib too
+                self._next_picture = now + 10 * (time.monotonic() - now)
+        self._handle.update(_Live(self._text(), self._png))
 
     def __exit__(self, kind, error, trace) -> None:
         if self._bar is not None:
             self.update(force=True)
             self._bar.close()
         if self._handle is not None:
-            text = self._ready() if kind is None else "interrupted: what was computed is stored, run the cell again to go on"
-            self._handle.update(_Live(text, None))
+            self._handle.update(_Live(self._ready() if kind is None else self._stopped(kind), None))
+
+    def _stopped(self, kind: type[BaseException]) -> str:
+        why = "interrupted" if issubclass(kind, KeyboardInterrupt) else "stopped by an error"
+        return f"{why}: what was computed is stored, run the cell again to go on"
 
     def _ready(self) -> str:
         return f"{len(self.experiments)} run{'s' if len(self.experiments) > 1 else ''} ready"
@@ -75,14 +94,16 @@ class Progress:
         return sum(self.store.rounds_done(experiment) for experiment in self.pending)
 
     def _left(self) -> int:
-        return sum(self.store.rounds_done(experiment) < experiment.rounds and self.store.load(experiment) is None for experiment in self.pending)
+        return sum(self.store.rounds_done(e) < e.rounds and self.store.load(e) is None for e in self.pending)
 
     def _text(self) -> str:
-        done = self._rounds()
-        spent = time.monotonic() - self._began
-        rate = (done - self._first) / spent if spent else 0.0
-        left = f"{clock((self._total - done) / rate)} left" if rate else "starting"
-        return f"runs {len(self.pending) - self._left()}/{len(self.pending)} · rounds {done}/{self._total} · {left}"
+        done, now = self._rounds(), time.monotonic()
+        if done > self._first and self._moving is None:
+            self._moving = now, done  # from here on: the start of the workers says nothing of the rounds' pace
+        since, first = self._moving or (now, done)
+        left = clock((self._total - done) * (now - since) / (done - first)) + " left" if done > first else ""
+        words = (f"runs {len(self.pending) - self._left()}/{len(self.pending)}", f"rounds {done}/{self._total}", left)
+        return " · ".join(filter(None, words if self._moving else (*words, "starting")))
 
     def _picture(self) -> bytes | None:
         frames = []
@@ -116,8 +137,12 @@ class _Live:
     def _repr_html_(self) -> str:
         import base64
 
-        picture = f'<br><img src="data:image/png;base64,{base64.b64encode(self.png).decode()}">' if self.png else ""
-        return f"<span>{self.text}</span>{picture}"
+        if not self.png:
+            return f"<span>{self.text}</span>"
+        width, height = struct.unpack(">II", self.png[16:24])  # known before it is decoded, so that the page does not jump
+        source = f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
+        size = f'width="{width}" height="{height}" style="max-width: 100%; height: auto"'
+        return f'<span>{self.text}</span><br><img src="{source}" alt="the curves so far" {size}>'
 
 
 def _in_notebook() -> bool:

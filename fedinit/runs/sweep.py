@@ -22,6 +22,9 @@ from fedinit.runs.run import run
 from fedinit.runs.store import Run, Store
 
 
+ENGINES = ("local", "ray")
+
+
 class WorkerDied(RuntimeError):
     """A worker process was killed from outside, most often for memory."""
 
@@ -29,6 +32,14 @@ class WorkerDied(RuntimeError):
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def chosen(engine: str | None) -> str:
+    """The engine of a sweep, None meaning $FEDINIT_ENGINE, else "local". Raises InputError for an unknown one."""
+    engine = engine or os.environ.get("FEDINIT_ENGINE") or "local"
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    return engine
 
 
 def sweep(
@@ -39,9 +50,10 @@ def sweep(
     threads: int = 1,
     store: Store | None = None,
     evaluate_every: int = 1,
+    evaluate_last: int = 1,
     memory: str = "ram",
     checkpoint_seconds: float = 30.0,
-    engine: str = "local",
+    engine: str | None = None,
     gpu_share: float | None = None,
     progress: bool | Callable[[pd.DataFrame], object] = True,
 ) -> pd.DataFrame:
@@ -54,10 +66,10 @@ def sweep(
         threads    of each process (default 1: a sweep is faster with one run a core)
         device     "cuda" spreads the runs over all CUDA devices, several on one as far as its memory allows
         engine     "local": processes of this machine; "ray": the Ray cluster that RAY_ADDRESS names or that runs here, else one that is
-                   started here for the sweep (see `fedinit.runs.cluster`)
+                   started here for the sweep (see `fedinit.runs.cluster`); None: $FEDINIT_ENGINE, else "local"
         gpu_share  with "ray": the part of a GPU, in (0, 1], that a run takes (default: from the run's memory and the GPU's)
         progress   one display for all runs; False for none; a function (tidy frame) → figure is drawn live in a notebook
-        store, evaluate_every, memory, checkpoint_seconds   as in `fedinit.run`
+        store, evaluate_every, evaluate_last, memory, checkpoint_seconds   as in `fedinit.run`
 
     Raises InputError for bad arguments, before any work; WorkerDied when a run's process is killed (with "ray": again and again).
     """
@@ -72,8 +84,7 @@ def sweep(
     for name, value in (("jobs", jobs), ("threads", threads)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise InputError(f"{name} = {value!r} is not allowed; allowed: a whole number ≥ 1.")
-    if engine not in ("local", "ray"):
-        raise unknown("engine", engine, ("local", "ray"))
+    engine = chosen(engine)
     if gpu_share is not None and (engine != "ray" or isinstance(gpu_share, bool) or not 0 < gpu_share <= 1):
         raise InputError(f"gpu_share = {gpu_share!r} is not allowed; allowed: a number in (0, 1], with engine='ray' (else set jobs).")
     if engine == "local" and (jobs or 1) * threads > cores():
@@ -91,6 +102,7 @@ def sweep(
         "device": device,
         "threads": threads,
         "evaluate_every": evaluate_every,
+        "evaluate_last": evaluate_last,
         "memory": memory,
         "checkpoint_seconds": checkpoint_seconds,
     }
