@@ -14,15 +14,19 @@ SHAPES = "(n, 32, 32, 3), (n, 3, 32, 32), (n, 32, 32), (n, 32, 32, 1) or opaque 
 def to_pixels(train: np.ndarray, test: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray, str]:
     """Training and test images as C-contiguous uint8 (n, 32, 32, 3), and a note for captions ("" or " (resized from …)").
 
-    Accepts grey images (three equal channels), RGB, opaque RGBA, channels first or last, any square size (resized with
+    Accepts grey images (three equal channels), RGB, opaque RGBA, channels first or last, one square size (resized with
     Pillow's antialiased bilinear filter); integers 0..255, floats 0..1 or whole floats 0..255 (both sets judged together).
     `what` begins the message of the InputError raised for everything else.
     """
     sets = [_channels_last(np.asarray(x), f"{what}: {name}") for name, x in (("x_train", train), ("x_test", test))]
     sets = _to_bytes(sets, what)
     sets = [_three_channels(x, f"{what}: {name}") for name, x in zip(("x_train", "x_test"), sets, strict=True)]
-    sizes = sorted({x.shape[1] for x in sets} - {SIDE})
-    note = f" (resized from {', '.join(f'{size}×{size}' for size in sizes)})" if sizes else ""
+    size, other = (x.shape[1] for x in sets)
+    if size != other:
+        raise InputError(
+            f"{what}: x_train is {size}×{size} pixels, x_test {other}×{other}: one size for both is needed; resize one of them."
+        )
+    note = f" (resized from {size}×{size})" if size != SIDE else ""
     train, test = (np.ascontiguousarray(x if x.shape[1] == SIDE else np.stack([resized(image) for image in x])) for x in sets)
     return train, test, note
 

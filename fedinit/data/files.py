@@ -89,10 +89,10 @@ def _read_folder(path: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...], st
             raise InputError(f"{what} has no folder {part}/: needed are {LAYOUT}.")
     images: dict[str, list[np.ndarray]] = {"train": [], "test": []}
     labels: dict[str, list[str]] = {"train": [], "test": []}
-    sizes = set()
+    sizes: dict[str, set[int]] = {"train": set(), "test": set()}
     for part, label, file in _listing(path):
         image = _read_image(file, what)
-        sizes.add(len(image))
+        sizes[part].add(len(image))
         images[part].append(image if len(image) == SIDE else resized(image))
         labels[part].append(label)
     for part, found in images.items():
@@ -102,7 +102,10 @@ def _read_folder(path: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...], st
         if folder.is_dir() and not folder.name.startswith(".") and folder.name not in labels["train"]:
             raise InputError(f"{what}: class folder train/{folder.name} has no images: add some or remove the folder.")
     y_train, y_test, classes = to_labels(np.array(labels["train"]), np.array(labels["test"]), None, what)
-    other = sorted(sizes - {SIDE})
+    if not sizes["train"] & sizes["test"] and 1 in map(len, sizes.values()):  # of one size each, or one of them: not just odd images
+        found = [f"{part}/ is {', '.join(f'{size}×{size}' for size in sorted(sizes[part])[:3])}" for part in images]
+        raise InputError(f"{what}: {found[0]} pixels, {found[1]}: one size for both is needed; resize one of them.")
+    other = sorted({*sizes["train"], *sizes["test"]} - {SIDE})
     note = f" (resized from {f'{other[0]}×{other[0]}' if len(other) == 1 else 'several sizes'})" if other else ""
     return (
         {"x_train": np.stack(images["train"]), "y_train": y_train, "x_test": np.stack(images["test"]), "y_test": y_test},

@@ -195,6 +195,7 @@ def test_unknown_names(data, says):
         ({"y_test": np.array([9, 5, 4])}, "test label '4'"),
         ({"classes": np.array(["a", "b", "c", "d"])}, "each with a training image"),
         ({"x_train": np.float64(3)}, "reshape"),
+        ({"x_test": np.zeros((3, 28, 28), np.uint8)}, "x_train is 32×32 pixels, x_test 28×28: one size"),
     ],
 )
 def test_unusable_npz(npz, changed, says):
@@ -231,6 +232,16 @@ def test_folder_of_grey_and_larger_squares(folder):
 def test_folder_of_several_sizes(folder):
     for i, size in enumerate((48, 64)):
         save_image(folder / "train" / "ant" / f"{i}.png", np.full((size, size, 3), 90, np.uint8))
+    assert load_images(folder).name == "pets (resized from several sizes)"
+
+
+def test_folder_whose_test_set_has_another_size(folder):
+    for file in folder.glob("test/*/*"):
+        save_image(file, np.full((28, 28, 3), 90, np.uint8))
+    assert "train/ is 32×32 pixels, test/ is 28×28: one size for both" in refused(folder)
+    save_image(folder / "train" / "ant" / "0.png", np.full((64, 64, 3), 90, np.uint8))
+    assert "train/ is 32×32, 64×64 pixels, test/ is 28×28" in refused(folder)
+    save_image(folder / "test" / "ant" / "0.png", np.full((64, 64, 3), 90, np.uint8))
     assert load_images(folder).name == "pets (resized from several sizes)"
 
 
