@@ -21,7 +21,6 @@ from fedinit.runs.progress import Progress
 from fedinit.runs.run import run
 from fedinit.runs.store import Run, Store
 
-
 ENGINES = ("local", "ray")
 
 
