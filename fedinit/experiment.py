@@ -40,7 +40,7 @@ class Experiment:
     source. Raises InputError, one line, for a value that is not allowed.
     """
 
-    method: Method = _field(methods.FedAvg, "the federated method: a name such as scaffold+ri, or a method object", source="Tables 4 to 6")
+    method: Method = _field(methods.FedAvg, "the federated method: a name such as scaffold+ri, or a method object", source="Tables 4 to 6")  # noqa: RUF009
     data: str = _field(
         "synthetic",
         "synthetic[:TRAIN/TEST], synthetic100[…], cifar10, cifar100, a .npz of x_train, y_train, x_test, y_test, or a folder train/, test/",
@@ -107,7 +107,9 @@ class Experiment:
     lr: float = _field(0.1, "local learning rate η of the first round", low=0, source="section 5.1")
     lr_decay: float = _field(0.998, "factor of η a round", low=0, high=1, source="section 5.1; FedDyn 0.9995")
     weight_decay: float = _field(1e-3, "κ, applied to every parameter outside the clip", low=0, source="released code")
-    clip: float | None = _field(10.0, "largest norm of a step's direction; none: no clipping", low=0, optional=True, source="released code: 10")
+    clip: float | None = _field(
+        10.0, "largest norm of a step's direction; none: no clipping", low=0, optional=True, source="released code: 10"
+    )
     augment: bool = _field(True, "flip with p .5, then with p .5 a crop from 4 px zero padding", source="released code")
     precision: str = _field(
         "float32",
@@ -199,9 +201,9 @@ def _checked(field: dataclasses.Field, value):
     kind, meta = str(field.type).split(" | ")[0], field.metadata
     if value is None and meta["optional"]:
         return None
-    if hasattr(value, "item") and not isinstance(value, (int, float)):
+    if getattr(value, "ndim", None) == 0 and not isinstance(value, (int, float)):
         value = value.item()  # a NumPy scalar
-    bounds = [f"> {meta['low']}" if kind == "float" and field.name in ("dirichlet", "clip", "lr_decay") else f"≥ {meta['low']}"]
+    bounds = [f"> {meta['low']}" if kind == "float" and field.name in ("dirichlet", "clip", "lr", "lr_decay") else f"≥ {meta['low']}"]
     bounds = (bounds if meta["low"] is not None else []) + ([f"≤ {meta['high']}"] if meta["high"] is not None else [])
     nature = {"int": "a whole number", "float": "a number", "str": "a string", "bool": "true or false"}[kind]
     allowed = ", ".join(meta["allowed"]) if meta["allowed"] else " ".join([nature, *bounds])
@@ -230,7 +232,9 @@ def _check_model(model: str) -> None:
     except (ImportError, ValueError):
         spec = None
     if spec is None or not spec.has_location:
-        raise InputError(f"model = {model!r}: the module {module!r} cannot be imported; allowed: {', '.join(MODELS)}, or an importable module:factory.")
+        raise InputError(
+            f"model = {model!r}: the module {module!r} cannot be imported; allowed: {', '.join(MODELS)}, or an importable module:factory."
+        )
 
 
 # ---- presets: overrides of the paper's setup ---------------------------------------------------------------------
@@ -253,7 +257,10 @@ SETUPS: dict[str, dict[str, object]] = {  # the paper's two participations
 }
 _REDUCED: dict[str, dict[str, dict[str, object]]] = {
     "small": {"10%-100": {"samples": 250}, "5%-200": {"samples": 125}},  # half of the images a client, so half of the local steps
-    "quick": {"10%-100": {"clients": 30, "cohort_size": 3, "batch_size": 25}, "5%-200": {"clients": 60, "cohort_size": 3, "batch_size": 25}},
+    "quick": {
+        "10%-100": {"clients": 30, "cohort_size": 3, "batch_size": 25},
+        "5%-200": {"clients": 60, "cohort_size": 3, "batch_size": 25},
+    },
 }
 BETA = {"10%-100": 0.1, "5%-200": 0.05}  # β = N / C: total momentum β · C / N stays 1
 
@@ -264,10 +271,15 @@ def preset(name: str, method: str | Method = "fedavg", setup: str = "10%-100", *
     The method's own settings follow section 5.1: FedDyn's rate decays by 0.9995; relaxed initialization takes β = N/C (0.1 at 10%,
     0.05 at 5%) unless `hyper` names a beta. Raises InputError for an unknown name or field.
     """
-    if name not in PRESETS:
-        raise unknown("preset", name, PRESETS)
-    if setup not in SETUPS:
-        raise unknown("setup", setup, SETUPS)
+    for argument, value, known in (("preset", name, PRESETS), ("setup", setup, SETUPS)):
+        if not isinstance(value, str) or value not in known:
+            raise unknown(argument, value, known)
+    if not isinstance(hyper, dict | None):
+        raise InputError(f"hyper = {hyper!r} is not allowed; allowed: a dict such as {{'beta': 0.05}}.")
+    if hyper and not isinstance(method, str):
+        raise InputError(
+            f"hyper = {hyper!r} with a method object; allowed: with a method's name. Give them to the object, as in SAM(rho=0.05)."
+        )
     _refuse_unknown(overrides)
     if isinstance(method, str):
         hyper = dict(hyper or {})

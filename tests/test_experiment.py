@@ -4,6 +4,7 @@ import dataclasses
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from fedinit import BETA, PRESETS, SETUPS, Experiment, InputError, RelaxedInit, make, preset
@@ -23,6 +24,22 @@ from fedinit.methods import FedAvg
         ({"batch_size": 2.5}, ("batch_size = 2.5", "whole number")),
         ({"rounds": True}, ("rounds = True", "whole number")),
         ({"lr": "1e-3"}, ("lr = '1e-3'", "number", "quotes")),
+        ({"lr": 0}, ("lr = 0", "> 0")),
+        ({"lr": True}, ("lr = True", "number > 0")),
+        ({"lr": float("inf")}, ("lr = inf", "> 0")),
+        ({"lr": [0.1]}, ("lr = [0.1]", "> 0")),
+        ({"lr": np.array([0.1, 0.2])}, ("lr = array(", "> 0")),
+        ({"rounds": np.eye(3)}, ("rounds = array(", "whole number")),
+        ({"rounds": 0}, ("rounds = 0", "≥ 1")),
+        ({"samples": 0}, ("samples = 0", "≥ 1")),
+        ({"local_epochs": 0}, ("local_epochs = 0", "≥ 1")),
+        ({"client_noise": -0.1}, ("client_noise = -0.1", "≥ 0")),
+        ({"category_noise": float("nan")}, ("category_noise = nan", "≥ 0")),
+        ({"weight_decay": -1e-3}, ("weight_decay = -0.001", "≥ 0")),
+        ({"augment": 1}, ("augment = 1", "true or false")),
+        ({"augment": "yes"}, ("augment = 'yes'", "true or false")),
+        ({"partition": None}, ("partition = None", "iid")),
+        ({"lr_decay": 0}, ("lr_decay = 0", "> 0")),
         ({"lr_decay": 1.1}, ("lr_decay = 1.1", "≤ 1")),
         ({"clip": 0.0}, ("clip = 0.0", "> 0")),
         ({"seed": -1}, ("seed = -1", "≥ 0")),
@@ -59,14 +76,14 @@ def test_defaults_are_the_papers_setup():
 def test_the_key_is_the_same_in_another_process_and_for_an_equal_number():
     """SHA-256 of canonical JSON: no dependence on hash seeds, field order, or 1 against 1.0."""
     code = "from fedinit import preset; print(preset('quick', 'scaffold+ri', seed=3).key)"
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "5", "PATH": ""})
+    other = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "5", "PATH": ""}
+    )
     assert other.stdout.strip() == preset("quick", "scaffold+ri", seed=3).key
     assert Experiment(dirichlet=1).key == Experiment(dirichlet=1.0).key
 
 
 def test_a_path_enters_the_key_by_content_not_by_name(tmp_path):
-    import numpy as np
-
     arrays = {"x_train": np.zeros((4, 32, 32, 3), np.uint8), "y_train": np.array([0, 1, 0, 1])}
     arrays |= {"x_test": arrays["x_train"], "y_test": arrays["y_train"]}
     np.savez(tmp_path / "a.npz", **arrays)
@@ -98,6 +115,14 @@ def test_presets_give_each_method_the_papers_own_settings():
     ("call", "words"),
     [
         (lambda: preset("tiny"), ("tiny", "quick")),
+        (lambda: preset([]), ("preset = []", "quick")),
+        (lambda: preset(None), ("preset = None", "quick")),
+        (lambda: preset("quick", 3), ("method = 3", "fedinit")),
+        (lambda: preset("quick", FedAvg), ("method = ", "FedAvg()")),
+        (lambda: preset("quick", setup={}), ("setup = {}", "10%-100")),
+        (lambda: preset("quick", hyper=[0.1]), ("hyper = [0.1]", "dict")),
+        (lambda: preset("quick", RelaxedInit(), hyper={"beta": 0.3}), ("hyper", "method object")),
+        (lambda: preset("quick", "fedinit+ri"), ("'ri' twice",)),
         (lambda: preset("quick", setup="10%"), ("10%", "10%-100")),
         (lambda: preset("quick", "fedavg", hyper={"beta": 0.1}), ("beta", "fedavg")),
     ],
@@ -105,6 +130,7 @@ def test_presets_give_each_method_the_papers_own_settings():
 def test_unknown_presets_setups_and_hyperparameters_are_refused(call, words):
     with pytest.raises(InputError) as error:
         call()
+    assert "\n" not in str(error.value)
     for word in words:
         assert word in str(error.value)
 

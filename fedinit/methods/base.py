@@ -221,14 +221,14 @@ def reads(method: Method, vector) -> frozenset[str]:
     return frozenset(cohort.change.names)
 
 
-def number(owner: object, name: str, low: float = -math.inf, high: float = math.inf, *, open_low: bool = False) -> None:
-    """Refuse a hyperparameter that is not a finite number in [low, high] (or ]low, high] with open_low)."""
+def number(owner: object, name: str, low: float = -math.inf, high: float = math.inf, *, open_low=False, open_high=False) -> None:
+    """Refuse a hyperparameter that is not a finite number in [low, high]; without low itself with open_low, without high with open_high."""
     value = getattr(owner, name)
     good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if good and low <= value <= high and not (open_low and value == low):
+    if good and low <= value <= high and not (open_low and value == low) and not (open_high and value == high):
         return
     lower = "" if low == -math.inf else f"{'>' if open_low else '≥'} {low:g}"
-    upper = "" if high == math.inf else f"≤ {high:g}"
+    upper = "" if high == math.inf else f"{'<' if open_high else '≤'} {high:g}"
     allowed = " and ".join(part for part in (lower, upper) if part) or "any finite number"
     hint = " Write decimals with a point and no quotes." if isinstance(value, str) else ""
     raise InputError(f"{type(owner).__name__}: {name} = {value!r} is not allowed; it must be a number, {allowed}.{hint}")

@@ -16,7 +16,7 @@ class FedAdam(FedAvg):
     m      | server | (d,)  | parameters
     v      | server | (d,)  | parameters²
 
-    No bias correction. v starts at 0 as in released code (the paper asks v ≥ ε²). 0 ≤ β1, β2 ≤ 1, ε > 0.
+    No bias correction. v starts at 0 as in released code (the paper asks v ≥ ε²). 0 ≤ β1, β2 < 1, ε > 0.
     """
 
     global_lr: float = 0.1
@@ -26,8 +26,8 @@ class FedAdam(FedAvg):
 
     def __post_init__(self):
         super().__post_init__()
-        number(self, "beta1", 0, 1)
-        number(self, "beta2", 0, 1)
+        number(self, "beta1", 0, 1, open_high=True)
+        number(self, "beta2", 0, 1, open_high=True)
         number(self, "epsilon", 0, open_low=True)
 
     def init_server(self, initial):

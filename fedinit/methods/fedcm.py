@@ -15,14 +15,14 @@ class FedCM(FedAvg):
     vector | holder | shape | unit
     m      | server | (d,)  | gradient; sent down
 
-    m is 0 at first and is measured with the rate of the round that made it. 0 ≤ alpha (α) ≤ 1; 1 is FedAvg.
+    m is 0 at first and is measured with the rate of the round that made it. 0 < alpha (α) ≤ 1; 1 is FedAvg.
     """
 
     alpha: float = 0.1
 
     def __post_init__(self):
         super().__post_init__()
-        number(self, "alpha", 0, 1)
+        number(self, "alpha", 0, 1, open_low=True)
 
     def init_server(self, initial):
         return {"m": initial * 0}

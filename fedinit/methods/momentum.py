@@ -22,7 +22,7 @@ class FedAvgM(FedAvg):
 
     def __post_init__(self):
         super().__post_init__()
-        number(self, "momentum", 0, 1)
+        number(self, "momentum", 0, 1, open_high=True)
 
     def init_server(self, initial):
         return {"v": initial * 0}

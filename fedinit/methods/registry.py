@@ -46,7 +46,9 @@ def make(text: str, **hyperparameters) -> Method:
     Each hyperparameter goes to the part that has it. Raises InputError for an unknown name, a hyperparameter that no part
     has, or a value out of range.
     """
-    first, *rest = str(text).strip().lower().split("+")
+    if not isinstance(text, str):
+        raise InputError(f"method = {text!r} is not a name; allowed: a name such as 'scaffold+ri'.")
+    first, *rest = text.strip().lower().split("+")
     first, *inner = SHORT.get(first, first).split("+")
     if first not in BASES:
         raise unknown("method", text, [*BASES, *SHORT, *(f"{base}+{wrapper}" for base in BASES for wrapper in WRAPPERS)])

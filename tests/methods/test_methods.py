@@ -71,12 +71,12 @@ def test_feddyn_without_dual_term_trains_like_fedavg_and_then_adds_the_mean_move
 
 @pytest.mark.parametrize("name", [*ALL, "fedinit", "scaffold+ri", "fedcm+ri"])
 def test_every_hyperparameter_changed_changes_the_result(name):
-    """Trap: a correction on detached tensors or fresh ones never acts. Three real rounds, each number doubled (halved at 1)."""
+    """Trap: a correction on detached tensors or fresh ones never acts. Three real rounds, each number doubled (halved from 0.5)."""
     method, base = make(name), None
     base = final(method)
     for field, value in hyperparameters(method).items():
         if isinstance(value, float):
-            other = value * 2 if value * 2 <= 1 else value / 2
+            other = value * 2 if value * 2 < 1 else value / 2
         else:
             other = {"end": "start", "initial": "none"}[value]
         assert not torch.equal(final(make(name, **{**hyperparameters(method), field: other})), base), field
@@ -243,7 +243,15 @@ def test_description_pickle_and_hash_keep_the_method(name):
         (lambda: make("fedinit", beta=float("nan")), ("beta = nan", "finite")),
         (lambda: make("fedinit", aggregate="mean"), ("aggregate = 'mean'", "end, start")),
         (lambda: make("fedcm", alpha=1.5), ("alpha = 1.5", "≤ 1")),
+        (lambda: make("fedcm", alpha=0), ("alpha = 0", "> 0 and ≤ 1")),  # m would stay 0, and nothing move
         (lambda: make("fedadam", epsilon=0), ("epsilon = 0", "> 0")),
+        (lambda: make("fedadam", beta1=1), ("beta1 = 1", "≥ 0 and < 1")),
+        (lambda: make("fedadam", beta2=1.0), ("beta2 = 1.0", "< 1")),
+        (lambda: make("fedavgm", momentum=1), ("momentum = 1", "< 1")),
+        (lambda: make("scaffold", global_lr=0), ("Scaffold: global_lr = 0", "> 0")),
+        (lambda: make("fedsam", rho=-0.1), ("rho = -0.1", "≥ 0")),
+        (lambda: make("fedprox", mu=True), ("mu = True", "number")),
+        (lambda: make(["fedavg"]), ("['fedavg']", "a name such as")),
         (lambda: SAM(base=3), ("base = 3", "FedAvg()")),
         (lambda: make("lagged+ri"), ("RelaxedInit over Lagged", "any other")),
         (lambda: make("fedinit+ri"), ("'fedinit+ri'", "'ri' twice", "fedavg+ri+ri", "once")),
