@@ -31,7 +31,7 @@ from fedinit.runs.packing import fitting
 from fedinit.runs.progress import Progress
 from fedinit.runs.run import run
 from fedinit.runs.store import Store
-from fedinit.runs.sweep import WorkerDied, cores
+from fedinit.runs.workers import WorkerDied, cores
 
 STATE = "checkpoint/state.safetensors"  # names the other files of a checkpoint, so it travels after them
 LOSSES = 3  # a run that is lost so often without a new checkpoint in between is given up

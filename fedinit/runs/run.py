@@ -20,10 +20,15 @@ from fedinit.data import Images, load_images
 from fedinit.data.known import content
 from fedinit.errors import InputError
 from fedinit.experiment import Experiment
+from fedinit.runs.crew import Crew
 from fedinit.runs.provenance import now, provenance
 from fedinit.runs.store import Run, Store, read_history, write_atomic
+from fedinit.runs.workers import cores
 from fedinit.training.memory import Memory
 from fedinit.training.rounds import COLUMNS, Simulation
+
+
+WORTH_A_CREW = 60.0  # seconds of training that must be left before further processes are started for one run
 
 
 def run(
@@ -33,6 +38,7 @@ def run(
     images: Images | None = None,
     device: str = "auto",
     threads: int = 1,
+    jobs: int | None = None,
     evaluate_every: int = 1,
     evaluate_last: int = 1,
     memory: str = "ram",
@@ -49,6 +55,8 @@ def run(
         images              the data set, if it is loaded already
         device              "auto", "cpu", "cuda", "mps"
         threads             of torch's, while computing; recorded, since sums may differ in the last bit with their number
+        jobs                processes that the clients of a round are spread over, on the CPU: at most so many (default: cores // threads), and only
+                            where more than a minute is left to train. The bits do not depend on their number
         evaluate_every      test the global model every so many rounds,
         evaluate_last       and in each of the last so many, which a rule such as "the smoothed maximum of the last 50" needs
         memory              "ram" or "disk": where the clients' vectors live between rounds
@@ -69,12 +77,12 @@ def run(
     with store.lock(experiment):
         if (found := store.load(experiment)) is None:  # else the process that we waited for has done it
             with _threads(threads):
-                _compute(experiment, store, images, device, threads, (evaluate_every, evaluate_last), memory, checkpoint_seconds, on_round)
+                _compute(experiment, store, images, device, threads, jobs, (evaluate_every, evaluate_last), memory, checkpoint_seconds, on_round)
             found = store.load(experiment)
     return found
 
 
-def _compute(experiment, store, images, device, threads, evaluate, memory, checkpoint_seconds, on_round) -> None:
+def _compute(experiment, store, images, device, threads, jobs, evaluate, memory, checkpoint_seconds, on_round) -> None:
     folder = store.path(experiment)
     files = folder / "checkpoint"
     files.mkdir(exist_ok=True)
@@ -85,7 +93,8 @@ def _compute(experiment, store, images, device, threads, evaluate, memory, check
     attempt = provenance(simulation.device, threads) | {"from_round": simulation.round}
     partition = simulation.batches.partition
     about = {"partition": {"digest": partition.digest, "overlap": partition.overlap()}, "images": content(images)}
-    with open(history, "a", newline="", encoding="utf-8") as file:
+    jobs = (jobs or cores() // threads) if simulation.device.type == "cpu" else 1
+    with open(history, "a", newline="", encoding="utf-8") as file, contextlib.ExitStack() as crew:
         rows = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         saved = time.monotonic()
         while simulation.round < experiment.rounds and not simulation.diverged:
@@ -95,6 +104,9 @@ def _compute(experiment, store, images, device, threads, evaluate, memory, check
             rows.writerow(record)
             file.flush()
             ending = simulation.round == experiment.rounds or simulation.diverged
+            if jobs > 1 and not ending and record["train_seconds"] * (experiment.rounds - simulation.round) > WORTH_A_CREW:
+                crew.enter_context(Crew(simulation, min(jobs, experiment.cohort_size), threads, images))
+                jobs = 1  # it is at work from now on
             if ending:
                 _write_provenance(folder, {**attempt, "ended": now(), "rounds": simulation.round}, about)
             if ending or time.monotonic() - saved >= checkpoint_seconds:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import signal
-import threading
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 
@@ -20,17 +17,9 @@ from fedinit.runs.footprint import estimate
 from fedinit.runs.progress import Progress
 from fedinit.runs.run import run
 from fedinit.runs.store import Run, Store
+from fedinit.runs.workers import WorkerDied, cores, pool
 
 ENGINES = ("local", "ray")
-
-
-class WorkerDied(RuntimeError):
-    """A worker process was killed from outside, most often for memory."""
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def chosen(engine: str | None) -> str:
@@ -104,6 +93,7 @@ def sweep(
         "evaluate_last": evaluate_last,
         "memory": memory,
         "checkpoint_seconds": checkpoint_seconds,
+        "jobs": 1,
     }
     display = Progress(list(longest.values()), pending, store, progress)
     if engine == "ray":
@@ -114,6 +104,7 @@ def sweep(
         places = _places(pending, jobs, options)
         with display:
             if len(places) == 1:
+                options["jobs"] = jobs if len(pending) == 1 else 1  # a run that has the machine to itself takes all of it
                 for experiment in pending:
                     run(experiment, store=store, on_round=lambda _: display.update(), **options)
             elif places:
@@ -148,20 +139,9 @@ def _places(pending: list[Experiment], jobs: int | None, options: dict) -> list[
 
 def _in_processes(pending: list[Experiment], places: list[str], store: Store, options: dict, display: Progress) -> None:
     """One pool of processes a device, so that no process ever holds memory of two."""
-    from loky import ProcessPoolExecutor
     from loky.process_executor import TerminatedWorkerError
 
-    # loky: workers take code from a notebook's cells by value, need no __main__ guard, and a killed one is noticed; it would
-    # restart a worker whose later runs are larger than its first as one that leaks
-    pools = {
-        place: ProcessPoolExecutor(
-            places.count(place),
-            initializer=_enter,
-            initargs=(os.getpid(),),
-            env={**packing.environment(place, options["threads"]), "LOKY_MAX_MEMORY_LEAK_SIZE": "1e18"},
-        )
-        for place in dict.fromkeys(places)
-    }
+    pools = {place: pool(places.count(place), packing.environment(place, options["threads"])) for place in dict.fromkeys(places)}
     left = iter(pending)
     playing: dict[Future, str] = {}
 
@@ -186,20 +166,8 @@ def _in_processes(pending: list[Experiment], places: list[str], store: Store, op
             "run the same again to go on, with fewer jobs or memory='disk' if it happens again."
         ) from None
     finally:
-        for pool in pools.values():
-            pool.shutdown(wait=True, kill_workers=True)
-
-
-def _enter(parent: int) -> None:
-    """In a new worker: leave Ctrl-C to the parent, which ends its workers; and end when the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+        for each in pools.values():
+            each.shutdown(wait=True, kill_workers=True)
 
 
 def _work(payload: bytes) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch.nn import functional as F
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 from fedinit.data import Images, load_images
 from fedinit.errors import InputError
 from fedinit.experiment import Experiment
-from fedinit.methods.base import Cohort, reads
+from fedinit.methods.base import Cohort, Vectors, reads
 from fedinit.streams import stream
 from fedinit.training import local
 from fedinit.training.batches import Batches
@@ -49,6 +50,15 @@ def pick_device(device: str) -> torch.device:
     return torch.device(device)
 
 
+@dataclass(frozen=True)
+class Task:
+    """A client to be trained: its own vectors, and its latest local model (w^0 before the first)."""
+
+    client: int
+    mine: Vectors
+    last: torch.Tensor
+
+
 class Simulation:
     """One run in memory: `step()` plays the next round. `state()` and `restore()` carry it over an interruption, bit for bit.
 
@@ -79,7 +89,8 @@ class Simulation:
         self.server = e.method.init_server(self.initial)
         self.divergence = Divergence(e.clients, self.initial)
         self.sent: frozenset[str] = frozenset()  # what a client had to send in the last round, beside nothing (metered)
-        self._own = set(e.method.init_client(self.initial, self.w))
+        self.own = set(e.method.init_client(self.initial, self.w))  # names of a client's vectors, as far as seen
+        self.train_clients = self.train_here  # or over several processes: runs.crew
         self._names = reads(e.method, self.initial.new_zeros(2))
 
     def cohort(self, round: int) -> list[int]:
@@ -103,17 +114,14 @@ class Simulation:
         received = method.broadcast(self.server)
         cohort = Cohort(w, len(active) / e.clients, self._names)
         losses, movement = [], 0.0
-        for client in active:
-            stored = self.memory.get(client, self.device) if client in self.memory else None
-            mine = method.init_client(self.initial, w) if stored is None else {k: v for k, v in stored.items() if k in self._own}
-            result = self._train(client, received, mine, lr)
+        for task, result in self.train_clients(map(self._task, active), received, lr):
             losses.append(result.loss)
             if not math.isfinite(result.loss):
                 break
-            moved, walked = cohort.add(result.start, result.end, result.lr_sum, mine, result.new)
+            moved, walked = cohort.add(result.start, result.end, result.lr_sum, task.mine, result.new)
             movement += float(torch.dot(walked, walked)) / len(active)
-            self.divergence.client_moved(w, self.initial if stored is None else stored["last"], moved)
-            self._keep(client, result)
+            self.divergence.client_moved(w, task.last, moved)
+            self._keep(task.client, result)
         else:
             self.w, self.server = method.step(w, self.server, cohort)
             self.sent = frozenset(cohort.sent)
@@ -162,21 +170,33 @@ class Simulation:
         self.server = {k.removeprefix("server."): v.to(self.device) for k, v in vectors.items() if k.startswith("server.")}
         self.round, self.diverged, self.divergence.total = numbers["round"], numbers["diverged"], numbers["divergence"]
 
-    def _train(self, client: int, received: dict, mine: dict, lr: float) -> local.Local:
+    def train_here(self, tasks: Iterable[Task], received: Vectors, lr: float) -> Iterator[tuple[Task, local.Local]]:
+        """Train one client after the other."""
+        for task in tasks:
+            yield task, self.train_client(task, received, lr)
+
+    def train_client(self, task: Task, received: Vectors, lr: float) -> local.Local:
+        """Local training of one client in the current round."""
         e = self.experiment
         with torch.random.fork_rng(devices=[]):  # a model of the user's own may draw (dropout): from a stream of this client and round
-            torch.manual_seed(int(stream(e.seed, "batches", self.round, client).integers(2**63)))
+            torch.manual_seed(int(stream(e.seed, "batches", self.round, task.client).integers(2**63)))
             return local.train(
                 self.model,
                 e.method,
-                self.batches.train(client, self.round),
+                self.batches.train(task.client, self.round),
                 self.w,
                 received,
-                mine,
+                task.mine,
                 lr=lr,
                 weight_decay=e.weight_decay,
                 clip=e.clip,
             )
+
+    def _task(self, client: int) -> Task:
+        if client not in self.memory:
+            return Task(client, self.experiment.method.init_client(self.initial, self.w), self.initial)
+        stored = self.memory.get(client, self.device)
+        return Task(client, {name: vector for name, vector in stored.items() if name in self.own}, stored["last"])
 
     def _keep(self, client: int, result: local.Local) -> None:
         if "last" in result.new and result.new["last"] is not result.end:
@@ -184,7 +204,7 @@ class Simulation:
                 f"method {self.experiment.label}: the client vector 'last' is reserved for the latest local model, `end` itself; "
                 "keep another vector under another name."
             )
-        self._own |= result.new.keys()
+        self.own |= result.new.keys()
         self.memory.put(client, self.round, {**result.new, "last": result.end})
 
 

@@ -20,7 +20,7 @@ from fedinit import FedAvg, InputError, Store, sweep
 from fedinit.runs import cluster
 from fedinit.runs.footprint import estimate
 from fedinit.runs.store import read_history
-from fedinit.runs.sweep import WorkerDied
+from fedinit.runs.workers import WorkerDied
 from tests.runs.test_runs import KillsItsWorker, same
 from tests.training.tiny import tiny
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 import torch
 
@@ -20,7 +21,7 @@ from fedinit.data import load_images
 from fedinit.data.known import content
 from fedinit.results.metrics import HISTORY
 from fedinit.runs.store import SECONDS, read_history
-from fedinit.runs.sweep import WorkerDied
+from fedinit.runs.workers import WorkerDied
 from fedinit.training.rounds import COLUMNS
 from tests.training.tiny import tiny
 
@@ -385,3 +386,28 @@ def test_bad_input_is_refused_in_one_line(call, words):
 
 def test_a_run_asked_for_twice_is_in_the_frame_once(tmp_path):
     assert len(sweep([tiny(), tiny()], jobs=1, store=Store(tmp_path), progress=False)) == 4
+
+
+@pytest.mark.parametrize(("method", "memory"), [("fedinit", "disk"), ("scaffold+ri", "ram")])
+def test_one_run_over_several_processes_has_the_same_bits(tmp_path, monkeypatch, method, memory):
+    """The clients of a round on three processes, from the second round on; vectors on the client, broadcast ones, clients seen for the first time."""
+    alone = run(tiny(method, rounds=4), store=Store(tmp_path / "alone"), jobs=1)
+    monkeypatch.setattr(sys.modules["fedinit.runs.run"], "WORTH_A_CREW", 0.0)
+    crew = run(tiny(method, rounds=4), store=Store(tmp_path / "crew"), jobs=3, memory=memory)
+    same(crew.history, alone.history)
+
+
+def test_a_killed_process_of_a_crew_is_named_and_nothing_is_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["fedinit.runs.run"], "WORTH_A_CREW", 0.0)
+
+    def kill(record):
+        if record["round"] == 2:
+            for child in psutil.Process().children(recursive=True):
+                if "loky" in " ".join(child.cmdline()) and "LokyProcess" in " ".join(child.cmdline()):
+                    child.kill()
+
+    with pytest.raises(WorkerDied, match="killed"):
+        run(tiny("fedinit", rounds=4), store=Store(tmp_path), jobs=2, checkpoint_seconds=0, on_round=kill)
+    done = run(tiny("fedinit", rounds=4), store=Store(tmp_path), jobs=1)
+    same(done.history, run(tiny("fedinit", rounds=4), store=Store(tmp_path / "alone"), jobs=1).history)
+    assert [attempt["from_round"] for attempt in done.provenance["attempts"]] == [2]
