@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import json
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,10 +79,20 @@ class Experiment:
     )
     classes_per_client: int = _field(2, "k of the pathological partition", low=1, source="McMahan et al. 2017")
     client_noise: float = _field(
-        0.0, "standard deviation of a client's R, G, B gains around 1", unit="relative", low=0, source="strength unknown in the paper"
+        0.0,
+        "standard deviation of a client's R, G, B gains around 1",
+        unit="relative",
+        low=0,
+        high=1,
+        source="strength unknown in the paper",
     )
     category_noise: float = _field(
-        0.0, "standard deviation of a category's brightness shift", unit="of the range 0–1", low=0, source="strength unknown in the paper"
+        0.0,
+        "standard deviation of a category's brightness shift",
+        unit="of the range 0–1",
+        low=0,
+        high=1,
+        source="strength unknown in the paper",
     )
     category_scope: str = _field(
         "global",
@@ -187,6 +198,7 @@ class Experiment:
         return "\n".join(rows)
 
 
+LARGEST = 10**9  # of a count: beyond it a slip of the hand, and no machine's integer
 _KINDS = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
 
 
@@ -216,7 +228,9 @@ def _checked(field: dataclasses.Field, value):
         strict = any(bound.startswith(">") for bound in bounds)
         low = -math.inf if meta["low"] is None else meta["low"]
         high = math.inf if meta["high"] is None else meta["high"]
-        if not math.isfinite(value) or not low <= value <= high or (strict and value == low):
+        if kind == "int" and value > LARGEST and field.name != "seed":
+            raise InputError(f"{field.name} = {value!r} is not allowed; allowed: {allowed}, at most {LARGEST:,}.")
+        if not abs(value) <= sys.float_info.max or not low <= value <= high or (strict and value == low):
             raise InputError(f"{field.name} = {value!r} is not allowed; allowed: {allowed}.")
     return float(value) if kind == "float" else value
 

@@ -25,6 +25,7 @@ from fedinit.methods import FedAvg
         ({"rounds": True}, ("rounds = True", "whole number")),
         ({"lr": "1e-3"}, ("lr = '1e-3'", "number", "quotes")),
         ({"lr": 0}, ("lr = 0", "> 0")),
+        ({"lr": 10**400}, ("lr = 1000", "> 0")),
         ({"lr": True}, ("lr = True", "number > 0")),
         ({"lr": float("inf")}, ("lr = inf", "> 0")),
         ({"lr": [0.1]}, ("lr = [0.1]", "> 0")),
@@ -35,6 +36,8 @@ from fedinit.methods import FedAvg
         ({"local_epochs": 0}, ("local_epochs = 0", "≥ 1")),
         ({"client_noise": -0.1}, ("client_noise = -0.1", "≥ 0")),
         ({"category_noise": float("nan")}, ("category_noise = nan", "≥ 0")),
+        ({"category_noise": 25}, ("category_noise = 25", "≤ 1")),  # of 0 to 255, surely
+        ({"batch_size": 10**12}, ("batch_size = 1000000000000", "at most 1,000,000,000")),
         ({"weight_decay": -1e-3}, ("weight_decay = -0.001", "≥ 0")),
         ({"augment": 1}, ("augment = 1", "true or false")),
         ({"augment": "yes"}, ("augment = 'yes'", "true or false")),

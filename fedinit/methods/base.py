@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Callable
 
 from fedinit.errors import InputError
@@ -224,7 +225,7 @@ def reads(method: Method, vector) -> frozenset[str]:
 def number(owner: object, name: str, low: float = -math.inf, high: float = math.inf, *, open_low=False, open_high=False) -> None:
     """Refuse a hyperparameter that is not a finite number in [low, high]; without low itself with open_low, without high with open_high."""
     value = getattr(owner, name)
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     if good and low <= value <= high and not (open_low and value == low) and not (open_high and value == high):
         return
     lower = "" if low == -math.inf else f"{'>' if open_low else '≥'} {low:g}"

@@ -241,6 +241,7 @@ def test_description_pickle_and_hash_keep_the_method(name):
         (lambda: make("fedavg", beta=0.1), ("beta", "global_lr")),
         (lambda: make("fedinit", beta="0,1"), ("beta = '0,1'", "number", "point")),
         (lambda: make("fedinit", beta=float("nan")), ("beta = nan", "finite")),
+        (lambda: make("fedinit", beta=10**400), ("beta = 1000", "finite")),
         (lambda: make("fedinit", aggregate="mean"), ("aggregate = 'mean'", "end, start")),
         (lambda: make("fedcm", alpha=1.5), ("alpha = 1.5", "≤ 1")),
         (lambda: make("fedcm", alpha=0), ("alpha = 0", "> 0 and ≤ 1")),  # m would stay 0, and nothing move
