@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -83,13 +84,32 @@ def _connected() -> Iterator:
 
 def _connect(ray) -> None:
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-    try:
-        ray.init("auto", **quiet)
-    except ConnectionError:
-        if address := os.environ.get("RAY_ADDRESS"):
-            raise InputError(f"RAY_ADDRESS = {address!r}: no Ray cluster answers there; start it, or unset RAY_ADDRESS.") from None
+    given, address = os.environ.get("RAY_ADDRESS"), _address()
+    if address and _answers(address):  # asked first: Ray itself waits for minutes
+        ray.init(address, **quiet)
+    elif given:
+        way_out = "allowed: host:port of one that this machine is in, or no RAY_ADDRESS"
+        raise InputError(f"RAY_ADDRESS = {given!r}: no Ray cluster answers; {way_out}.")
+    else:
         ray._private.ray_constants.ENABLE_RAY_CLUSTER = False  # the new one listens on the loopback address only
-        ray.init(num_cpus=cores(), include_dashboard=False, **quiet)
+        ray.init("local", num_cpus=cores(), include_dashboard=False, **quiet)
+
+
+def _address() -> str | None:
+    """host:port of the cluster to join: RAY_ADDRESS; else the one that `ray start` has noted on this machine."""
+    if (given := os.environ.get("RAY_ADDRESS", "auto")) not in ("", "auto"):
+        return given
+    noted = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray" / "ray_current_cluster"
+    return noted.read_text().strip() if noted.exists() else None
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 class _Driver:

@@ -157,12 +157,14 @@ def test_without_ray_one_line_tells_how_to_get_it(tmp_path, monkeypatch):
     assert "\n" not in str(error.value)
 
 
-def test_no_cluster_at_the_address(tmp_path, monkeypatch):
-    class Absent:
-        @staticmethod
-        def init(*_, **__):
-            raise ConnectionError
-
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    with pytest.raises(InputError, match="no Ray cluster answers"):
-        cluster._connect(Absent)
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "auto", "ray://127.0.0.1:1", "nowhere"])
+def test_no_cluster_at_the_address(tmp_path, monkeypatch, address):
+    """Nor where `ray start` has left a note: told at once."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(InputError, match="no Ray cluster answers") as error:
+        sweep([tiny()], engine="ray", store=Store(tmp_path / "runs"), progress=False)
+    assert "\n" not in str(error.value)
