@@ -1,41 +1,62 @@
-"""Notebooks in a real JupyterLab, in a real (headless) browser: open, Run All Cells, and the table and the figure appear, without an error.
+"""Notebooks in a real JupyterLab, in a real (headless) browser: Run All Cells, and the table and the figure appear, without an error; a
+sweep is watched while it runs, its tab closed, its kernel interrupted, and it goes on.
 
 Needs chromium and chromedriver (Debian: the packages chromium and chromium-driver); skipped where they are not installed. The browser is
 spoken to by the WebDriver protocol, which is JSON over HTTP: no further Python package.
 """
 
+import base64
 import contextlib
+import functools
 import json
 import os
+import re
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterable
 from pathlib import Path
 
 import nbformat
 import psutil
 import pytest
 
+from fedinit import Simulation, preset
+
 ROOT = Path(__file__).resolve().parents[2]
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 DRIVER = shutil.which("chromedriver")
 TOKEN = "a-token-of-this-test"
+JOBS = min(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 PARAMETERS = {  # smaller than quick, and all computed anew
     "table4_cifar10": 'preset = "quick"\ndata = "synthetic:600/100"\ndevice = "cpu"\njobs = 1\nseeds = [0]\nout = "out"',
     "schematic": 'preset = "quick"\ndata = device = jobs = seeds = None\nout = "out"\nbeta = 0.5',
 }
+#: notebooks of one's own: their seeds, and for how many seconds their sweep of four runs is to last, about
+SEEDS, SECONDS = {"left": (0, 1), "interrupted": (2, 3)}, {"left": 10, "interrupted": 6}
+SWEEP = [
+    "import fedinit\nfrom fedinit.results import plots",
+    """experiments = [
+    fedinit.preset("quick", method, data="synthetic:640/100", rounds=ROUNDS, seed=seed)
+    for seed in SEEDS
+    for method in ("fedavg", "fedinit")
+]
+frame = fedinit.sweep(experiments, jobs=JOBS, progress=plots.accuracy_panels)""",
+    'print(len(frame), "rows of", frame.key.nunique(), "runs")',
+]
 SETTINGS = {
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
     "notebook-extension/tracker": {"windowingMode": "none"},  # cells out of sight stay in the page, so that they can be looked at
 }
-FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --window-size=1400,1000"
-).split()
+FLAGS = [
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1400,1000"),
+]
 
 pytestmark = pytest.mark.skipif(
     not (BROWSER and DRIVER),
@@ -47,6 +68,7 @@ class Browser:
     """A page, by WebDriver."""
 
     def __init__(self, driver: str, profile: Path):
+        self._folder = profile.parent
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
         options = {"binary": BROWSER, "args": [*FLAGS, f"--user-data-dir={profile}"]}
         wanted = {"capabilities": {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": options}}}
@@ -54,7 +76,9 @@ class Browser:
         self._session += "/" + self._post("", wanted)["sessionId"]
 
     def _post(self, path: str, body: dict):
-        request = urllib.request.Request(self._session + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        return self._ask(urllib.request.Request(self._session + path, json.dumps(body).encode(), {"Content-Type": "application/json"}))
+
+    def _ask(self, request: urllib.request.Request):
         try:
             with self._open(request, timeout=90) as answer:
                 return json.load(answer)["value"]
@@ -81,9 +105,22 @@ class Browser:
     def until(self, question, what: str, seconds: float):
         end = time.monotonic() + seconds
         while not (answer := question()):
-            assert time.monotonic() < end, f"waited {seconds} s in vain for: {what}"
+            if time.monotonic() > end:
+                pytest.fail(f"waited {seconds} s in vain for: {what}; cells {self.js(PROMPTS)}; the page: {self.picture('in_vain')}")
             time.sleep(0.25)
         return answer
+
+    def picture(self, name: str) -> Path:
+        """The page as it looks now, in a file."""
+        path = self._folder / f"{name}.png"
+        path.write_bytes(base64.b64decode(self._ask(urllib.request.Request(self._session + "/screenshot"))))
+        return path
+
+    def close_tab(self) -> None:
+        """Close the tab, whatever it holds, and look at a new, empty one."""
+        new = self._post("/window/new", {"type": "tab"})["handle"]
+        self._ask(urllib.request.Request(self._session + "/window", method="DELETE"))
+        self._post("/window", {"handle": new})
 
     def close(self) -> None:
         with contextlib.suppress(OSError, urllib.error.URLError):
@@ -124,6 +161,20 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
+@functools.cache
+def rounds_of(name: str) -> int:
+    """The rounds of each run of a notebook, by this machine's pace."""
+    return min(max(round(SECONDS[name] * JOBS / 4 / pace()), 20), 1000)
+
+
+@functools.cache
+def pace() -> float:
+    """Seconds a round."""
+    simulation = Simulation(preset("quick", "fedinit", data="synthetic:640/100"), device="cpu")
+    records = [simulation.step() for _ in range(6)]
+    return statistics.median(record["train_seconds"] + record["eval_seconds"] for record in records[1:])
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """JupyterLab on a copy of the notebooks without outputs and with small parameters: (browser, address, folder)."""
@@ -138,6 +189,12 @@ def lab(tmp_path_factory):
             if "parameters" in cell.metadata.get("tags", []):
                 cell.source = parameters
         nbformat.write(notebook, notebooks / f"{name}.ipynb")
+    for name, seeds in SEEDS.items():
+        values = {"ROUNDS": rounds_of(name), "SEEDS": seeds, "JOBS": JOBS}
+        sources = [re.sub("|".join(values), lambda found, values=values: str(values[found[0]]), source) for source in SWEEP]
+        cells = [nbformat.v4.new_code_cell(source) for source in sources]
+        kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+        nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), notebooks / f"{name}.ipynb")
     for name, values in SETTINGS.items():
         path = home / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True)
@@ -168,30 +225,65 @@ def lab(tmp_path_factory):
             browser.close()
 
 
-ERRORS = """[...document.querySelectorAll('[data-mime-type="application/vnd.jupyter.error"], [data-mime-type="application/vnd.jupyter.stderr"]')]
-    .map(e => e.innerText)"""
-PROMPTS = "[...document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell .jp-InputPrompt')].map(e => e.innerText.trim())"
+ERRORS = """[...document.querySelectorAll('[data-mime-type$="jupyter.error"], [data-mime-type$="jupyter.stderr"]')].map(e => e.innerText)"""
+PROMPTS = (
+    "[...document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell .jp-InputPrompt')].map(e => e.innerText.trim())"
+)
 RUN_MENU = "//div[contains(@class, 'lm-MenuBar-itemLabel') and text()='Run']"
 RIGHT = "\ue014"  # WebDriver's name of the right arrow key
+INTERRUPT = "//*[@data-command='notebook:interrupt-kernel']"
 RUN_ALL = "//li[@data-command='runmenu:run-all']"
 
 
-def run_all(lab, name: str) -> Browser:
-    """Open the notebook, run all its cells by the menu, and wait for their end."""
+def show(lab, name: str, idle: bool = True) -> Browser:
+    """Open the notebook and wait for its cells, and for its kernel unless that has work left."""
     browser, address, folder = lab
     cells = sum(cell.cell_type == "code" for cell in nbformat.read(folder / f"{name}.ipynb", as_version=4).cells)
     browser.go(f"{address}/lab/workspaces/{name}/tree/{name}.ipynb?token={TOKEN}")
-    idle = "document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle'"
-    browser.until(lambda: browser.js(idle) and len(browser.js(PROMPTS)) == cells, f"{name}: notebook shown, kernel ready", 180)
+    status = "document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status"
+
+    def ready() -> bool:
+        return len(browser.js(PROMPTS)) == cells and (browser.js(status) == "idle" or not idle)
+
+    browser.until(ready, f"{name}: notebook shown, kernel ready", 180)
+    return browser
+
+
+def click_run_all(browser: Browser) -> None:
     browser.click(RUN_MENU)
     browser.click(RUN_ALL)
 
-    def finished() -> bool:
-        assert not browser.js(ERRORS), "\n".join(browser.js(ERRORS))
-        prompts = browser.js(PROMPTS)
-        return all(text.strip("[]:").isdigit() for text in prompts)
 
-    browser.until(finished, f"{name}: all cells done", 400)
+def until_ran(browser: Browser, question, what: str, seconds: float = 400) -> None:
+    """Wait for cells to run; an error in the page ends it.
+
+    JupyterLab may drop the cells that it has just been told to run when it connects to the kernel in that very moment: their prompts are
+    blank again. A hand would click again, and so does this.
+    """
+    blank_since = time.monotonic()
+
+    def asked():
+        nonlocal blank_since
+        assert not browser.js(ERRORS), "\n".join(browser.js(ERRORS))
+        if not all(text.strip("[]: ") == "" for text in browser.js(PROMPTS)):
+            blank_since = time.monotonic()
+        elif time.monotonic() > blank_since + 5:
+            click_run_all(browser)
+            blank_since = time.monotonic()
+        return question()
+
+    browser.until(asked, what, seconds)
+
+
+def all_done(browser: Browser) -> bool:
+    return all(text.strip("[]:").isdigit() for text in browser.js(PROMPTS))
+
+
+def run_all(lab, name: str) -> Browser:
+    """Open the notebook, run all its cells, and wait for their end."""
+    browser = show(lab, name)
+    click_run_all(browser)
+    until_ran(browser, lambda: all_done(browser), f"{name}: all cells done")
     return browser
 
 
@@ -223,3 +315,82 @@ def test_the_slider_redraws_the_schematic(lab):
     before = browser.until(lambda: browser.js(drawn), "the figure under the slider", 90)
     browser.press("//*[contains(@class, 'noUi-handle')]", RIGHT)
     browser.until(lambda: browser.js(readout) == "0.55" and browser.js(drawn) not in ("", before), "the figure of β = 0.55", 90)
+
+
+def histories(lab, name: str) -> dict[Path, int]:
+    """The histories of the notebook's runs, with the rounds that they have."""
+    found = {}
+    for path in (lab[2].parent / "runs").glob("*/experiment.json"):
+        told = json.loads(path.read_text())
+        if told["seed"] in SEEDS[name] and told["data"].startswith("synthetic:640/100"):
+            found[path.with_name("history.csv")] = path.with_name("history.csv").read_text().count("\n") - 1
+    return found
+
+
+def numbers(histories: Iterable[Path]) -> dict[Path, int]:
+    """The files' numbers: a run that starts again, or goes on, begins by moving a new file into place."""
+    return {path: path.stat().st_ino for path in histories}
+
+
+def workers() -> list[psutil.Process]:
+    """The processes that run a sweep's runs for a kernel of this test."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if any("popen_loky" in word for word in process.cmdline()):
+                found.append(process)
+    return found
+
+
+LIVE = "document.querySelector('.jp-OutputArea-output img[src^=\"data:image/png\"]')"
+
+
+def test_a_sweep_is_watched_and_a_closed_tab_loses_nothing(lab):
+    """While it runs, the page shows a line of progress and a curve, both of which move on. The tab is closed in the middle; in a new one,
+    the cell run again gives all runs, and those that were there have not been touched: nothing was computed twice."""
+    browser, rounds = show(lab, "left"), rounds_of("left")
+    click_run_all(browser)
+    lines, curves = set(), set()
+
+    def moved_on() -> bool:
+        lines.update(text for text in texts(browser, "span") if text.startswith("runs "))
+        curves.add(browser.js(f"{LIVE}?.naturalWidth > 300 ? {LIVE}.src : null"))
+        done = histories(lab, "left").values()
+        assert sum(done) < 4 * rounds, f"the sweep ended before its progress was seen: {lines}, {len(curves - {None})} curves"
+        return len(curves - {None}) > 1 and rounds in done
+
+    until_ran(browser, moved_on, "a curve that moves and a run that is done")
+    assert len([line for line in lines if re.fullmatch(rf"runs \d/4 · rounds \d+/{4 * rounds}( · .+)?", line)]) > 2, lines
+    browser.close_tab()
+    there = histories(lab, "left")
+    assert rounds <= sum(there.values()) < 4 * rounds  # closed in the middle
+    before = numbers(there)
+    browser = show(lab, "left", idle=False)  # the kernel goes on computing
+    click_run_all(browser)
+    until_ran(browser, lambda: all_done(browser), "all cells done")
+    assert "4 runs ready" in texts(browser, "span")
+    assert f"{4 * rounds} rows of 4 runs" in " ".join(texts(browser, "pre"))
+    assert list(histories(lab, "left").values()) == [rounds] * 4
+    assert numbers(before) == before
+
+
+def test_an_interrupted_sweep_leaves_no_process_and_goes_on(lab):
+    """The toolbar's button stops the cell at once, and its workers; run again, what was finished is read, the rest computed."""
+    browser, rounds = show(lab, "interrupted"), rounds_of("interrupted")
+    click_run_all(browser)
+    until_ran(browser, lambda: rounds in histories(lab, "interrupted").values(), "a run that is done")
+    assert workers() or JOBS == 1
+    browser.click(INTERRUPT)
+    browser.until(lambda: browser.js(ERRORS), "the cell stopped", 10)
+    assert [error for error in browser.js(ERRORS) if "KeyboardInterrupt" not in error] == []
+    assert "interrupted: what was computed is stored, run the cell again to go on" in texts(browser, "span")
+    browser.until(lambda: not workers(), "no worker left", 10)
+    there = histories(lab, "interrupted")
+    assert rounds <= sum(there.values()) < 4 * rounds  # stopped in the middle
+    before = numbers(path for path, done in there.items() if done == rounds)
+    click_run_all(browser)
+    browser.until(lambda: not browser.js(ERRORS), "the cell started again", 30)
+    until_ran(browser, lambda: all_done(browser), "all cells done")
+    assert f"{4 * rounds} rows of 4 runs" in " ".join(texts(browser, "pre"))
+    assert list(histories(lab, "interrupted").values()) == [rounds] * 4
+    assert numbers(before) == before
