@@ -92,7 +92,10 @@ def _connect(ray) -> None:
         raise InputError(f"RAY_ADDRESS = {given!r}: no Ray cluster answers; {way_out}.")
     else:
         ray._private.ray_constants.ENABLE_RAY_CLUSTER = False  # the new one listens on the loopback address only
-        ray.init("local", num_cpus=cores(), include_dashboard=False, **quiet)
+        try:
+            ray.init("local", num_cpus=cores(), include_dashboard=False, **quiet)
+        except Exception as error:  # Ray gives its processes 15 seconds to start
+            raise WorkerDied(f"Ray did not start here ({error}); try again on a less busy machine, or with engine='local'.") from None
 
 
 def _address() -> str | None:
@@ -186,7 +189,7 @@ class _Driver:
         except StopIteration:
             self._end(stream)
         except self.ray.exceptions.RayTaskError as error:  # the run itself raised
-            raise error.cause from None
+            raise error.cause or error from None
         except self.ray.exceptions.RayError as error:  # its process or its node is gone
             self.ray.cancel(stream, force=True)
             self._end(stream)
@@ -224,7 +227,7 @@ def demand(experiment: Experiment, options: dict, gpu: int, gpu_share: float | N
         return wants | {"memory": estimate(experiment, options["memory"])}
     taken = estimate(experiment, options["memory"], "cuda")
     share = gpu_share or (1 / fitting(gpu, taken) if gpu else 1)
-    return wants | {"memory": estimate(experiment, "disk"), "num_gpus": int(share * 10_000) / 10_000}  # Ray counts in 1/10,000
+    return wants | {"memory": estimate(experiment, "disk"), "num_gpus": max(int(share * 10_000), 1) / 10_000}  # Ray counts in 1/10,000
 
 
 def _smallest_gpu(ray) -> int:

@@ -2,8 +2,11 @@
 
 import pytest
 
-from fedinit import InputError
+from fedinit import InputError, Store, sweep
+from fedinit.runs import packing
 from fedinit.runs.packing import environment, fitting, places, rooms
+from tests.runs.test_runs import same
+from tests.training.tiny import tiny
 
 GB = 10**9
 
@@ -40,3 +43,11 @@ def test_a_worker_sees_its_own_gpu_only(monkeypatch):
     assert "CUDA_VISIBLE_DEVICES" not in environment("cpu", 1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-8932f937")
     assert environment("cuda:1", 1)["CUDA_VISIBLE_DEVICES"] == "GPU-8932f937"
+
+
+def test_runs_go_over_the_processes_of_two_devices(tmp_path, monkeypatch):
+    """A made-up second device: each has a pool of its own; what they compute is what one process computes."""
+    experiments = [tiny(method, seed=seed) for method in ("fedavg", "fedinit") for seed in (0, 1)]
+    one = sweep(experiments, jobs=1, store=Store(tmp_path / "one"), progress=False)
+    monkeypatch.setattr(packing, "rooms", lambda device: {"cpu": 8 * GB, "cpu:0": 8 * GB})
+    same(one, sweep(experiments, jobs=2, store=Store(tmp_path / "two"), progress=False))

@@ -34,13 +34,9 @@ NODE = {"num_cpus": 1, "object_store_memory": 100_000_000}
 @pytest.fixture(scope="module")
 def nodes():
     """(cluster, its second node): two nodes of one core; this process is connected to the first, so the second can be killed."""
-    from ray.cluster_utils import Cluster
-
     before = psutil.Process().children(recursive=True)
     folder = tempfile.mkdtemp(prefix="ray-")  # not tmp_path: sockets must have short paths
-    alone = {"include_dashboard": False, "include_log_monitor": False, "temp_dir": folder}
-    made = Cluster(initialize_head=True, head_node_args={**NODE, **alone})
-    second = made.add_node(**NODE)
+    made, second = _started(folder)
     ray.init(made.address, log_to_driver=False, logging_level="ERROR")
     yield made, second
     started = [process for process in psutil.Process().children(recursive=True) if process not in before]
@@ -50,6 +46,20 @@ def nodes():
     shutil.rmtree(folder, ignore_errors=True)
     assert started
     assert not left
+
+
+def _started(folder: str, tries: int = 3):
+    """Ray gives up when its own processes take more than 15 seconds to start, as they may on a busy machine."""
+    from ray.cluster_utils import Cluster
+
+    alone = {"include_dashboard": False, "include_log_monitor": False, "temp_dir": folder}
+    try:
+        made = Cluster(initialize_head=True, head_node_args={**NODE, **alone})
+        return made, made.add_node(**NODE)
+    except Exception:
+        if tries == 1:
+            raise
+        return _started(folder, tries - 1)
 
 
 def test_ctrl_c_leaves_everything_resumable(nodes, tmp_path):
