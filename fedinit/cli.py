@@ -32,7 +32,8 @@ EXAMPLES = {
     "reproduce": """examples:
   fedinit reproduce                                    preset quick: offline, minutes
   fedinit reproduce --only table4 --jobs 1
-  fedinit reproduce --preset small --data cifar10.npz --seeds 0,1,2""",
+  fedinit reproduce --preset small --data cifar10.npz --seeds 0,1,2
+  fedinit reproduce --preset small --redraw            figures from stored and committed runs; nothing is trained""",
     "bench": """examples:
   fedinit bench --width 16
   fedinit bench --methods fedavg,fedinit,fedsam,scaffold,feddyn,fedcm --threads 2""",
@@ -103,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     cadence = _Parser(add_help=False)
     cadence.add_argument("--evaluate-every", type=_whole, default=1, metavar="N", help="test every N rounds (default 1)")
     cadence.add_argument("--evaluate-last", type=_whole, default=1, metavar="N", help="and in each of the last N rounds (default 1)")
-    cadence.add_argument("--memory", default="ram", choices=("ram", "disk"), help="where clients' vectors live (default ram)")
+    cadence.add_argument("--memory", default="auto", choices=("auto", "ram", "disk"), help="where clients' vectors live (default auto: RAM if they fit)")
 
     run = commands.add_parser("run", parents=[settings, cadence, machine], help="one run", **_shape("run"))
     run.add_argument("--method", default="fedinit", help="fedavg, fedinit, scaffold+ri, fedsam, … (default fedinit)")
@@ -135,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     reproduce = commands.add_parser("reproduce", parents=[artefacts, machine], help="every table and figure", **_shape("reproduce"))
     reproduce.add_argument("--jobs", type=_whole, help="processes (default: one a core)")
     reproduce.add_argument("--out", metavar="FOLDER", help="where figures and tables go (default figures/<preset> of the checkout)")
+    reproduce.add_argument("--redraw", action="store_true", help="from stored and committed runs alone: train nothing, time nothing")
     reproduce.set_defaults(command=_reproduce)
 
     bench = commands.add_parser("bench", help="a plain PyTorch loop beside the engine, and the methods side by side", **_shape("bench"))
@@ -360,7 +362,7 @@ def _plan(arguments) -> None:
 def _reproduce(arguments) -> int:
     from fedinit.reproduce import reproduce
 
-    return reproduce(**_artefacts(arguments), out=arguments.out, json_output=arguments.json)
+    return reproduce(**_artefacts(arguments), out=arguments.out, json_output=arguments.json, redraw=arguments.redraw)
 
 
 def _bench(arguments) -> None:

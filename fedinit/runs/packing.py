@@ -1,10 +1,13 @@
-"""How many runs go on a device at a time, and on which."""
+"""How many runs go on a device at a time, and on which; and where their clients' vectors live."""
 
 from __future__ import annotations
 
 import os
+import sys
 
 from fedinit.errors import InputError
+from fedinit.experiment import Experiment
+from fedinit.runs.footprint import estimate
 
 FILL = 0.9  # of a device's free memory
 
@@ -24,6 +27,26 @@ def places(room: dict[str, int], each: int, most: int) -> list[str]:
     """
     slots = sorted((turn, at, device) for at, device in enumerate(room) for turn in range(min(fitting(room[device], each), most)))
     return [device for _, _, device in slots[:most]]
+
+
+def memory(asked: str, experiments: list[Experiment], at_once: int, device: str) -> str:
+    """Where the clients' vectors of runs live: as asked, or for "auto" in RAM if `at_once` of the largest of them fit; else on disk, and a line
+    says so. Raises InputError for what is neither."""
+    if asked not in ("auto", "ram", "disk"):
+        raise InputError(f"memory = {asked!r} is not allowed; allowed: auto, ram, disk.")
+    if asked != "auto" or not experiments:
+        return asked
+    room = rooms(device)
+    each = max(estimate(experiment, "ram", next(iter(room))) for experiment in experiments)
+    if len(places(room, each, at_once)) == at_once and each <= FILL * max(room.values()):
+        return "ram"
+    free = " + ".join(f"{free / 1e9:.1f}" for free in room.values())
+    print(
+        f"fedinit: clients' vectors are kept on disk: in memory {at_once} run{'s' if at_once > 1 else ''} would take {each / 1e9:.1f} GB "
+        f"each of {free} GB free (memory='ram' keeps them there all the same).",
+        file=sys.stderr,
+    )
+    return "disk"
 
 
 def rooms(device: str) -> dict[str, int]:

@@ -20,6 +20,7 @@ from fedinit.data import Images, load_images
 from fedinit.data.known import content
 from fedinit.errors import InputError
 from fedinit.experiment import Experiment
+from fedinit.runs import packing
 from fedinit.runs.crew import Crew
 from fedinit.runs.provenance import now, provenance
 from fedinit.runs.store import Run, Store, read_history, write_atomic
@@ -41,7 +42,7 @@ def run(
     jobs: int | None = None,
     evaluate_every: int = 1,
     evaluate_last: int = 1,
-    memory: str = "ram",
+    memory: str = "auto",
     checkpoint_seconds: float = 30.0,
     on_round: Callable[[dict], None] | None = None,
 ) -> Run:
@@ -59,14 +60,13 @@ def run(
                             where more than a minute is left to train. The bits do not depend on their number
         evaluate_every      test the global model every so many rounds,
         evaluate_last       and in each of the last so many, which a rule such as "the smoothed maximum of the last 50" needs
-        memory              "ram" or "disk": where the clients' vectors live between rounds
+        memory              where the clients' vectors live between rounds: "ram", "disk", or "auto", by the estimate and what is free
         checkpoint_seconds  at most so much computing is lost by a kill (0: every round)
         on_round            called with each new record
 
     Raises InputError for bad arguments, before any work.
     """
-    if memory not in ("ram", "disk"):
-        raise InputError(f"memory = {memory!r} is not allowed; allowed: ram, disk.")
+    packing.memory(memory, [], 1, device)
     for name, value in (("evaluate_every", evaluate_every), ("evaluate_last", evaluate_last)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InputError(f"{name} = {value!r} is not allowed; allowed: a whole number of rounds ≥ 1.")
@@ -76,6 +76,7 @@ def run(
         return found
     with store.lock(experiment):
         if (found := store.load(experiment)) is None:  # else the process that we waited for has done it
+            memory = packing.memory(memory, [experiment], 1, device)
             with _threads(threads):
                 _compute(experiment, store, images, device, threads, jobs, (evaluate_every, evaluate_last), memory, checkpoint_seconds, on_round)
             found = store.load(experiment)

@@ -39,7 +39,7 @@ def sweep(
     store: Store | None = None,
     evaluate_every: int = 1,
     evaluate_last: int = 1,
-    memory: str = "ram",
+    memory: str = "auto",
     checkpoint_seconds: float = 30.0,
     engine: str | None = None,
     gpu_share: float | None = None,
@@ -99,6 +99,8 @@ def sweep(
     if engine == "ray":
         from fedinit.runs import cluster
 
+        options["memory"] = "ram" if memory == "auto" else memory  # a run that fits no node is told
+
         cluster.play(pending, store, options, display, jobs, gpu_share)
     else:
         places = _places(pending, jobs, options)
@@ -129,12 +131,15 @@ def tidy(runs: Iterable[Run]) -> pd.DataFrame:
 
 
 def _places(pending: list[Experiment], jobs: int | None, options: dict) -> list[str]:
-    """The device of each process: as many as asked for; else as many as free memory and the cores allow; at most one a run."""
+    """The device of each process: as many as asked for; else as many as free memory and the cores allow; at most one a run. Decides
+    options["memory"], too."""
     if not pending:
         return []
+    wanted = min(jobs or max(cores() // options["threads"], 1), len(pending))
+    options["memory"] = packing.memory(options["memory"], pending, wanted, options["device"])
     room = packing.rooms(options["device"])
     each = 1 if jobs else max(estimate(experiment, options["memory"], next(iter(room))) for experiment in pending)
-    return packing.places(room, each, min(jobs or max(cores() // options["threads"], 1), len(pending)))
+    return packing.places(room, each, wanted)
 
 
 def _in_processes(pending: list[Experiment], places: list[str], store: Store, options: dict, display: Progress) -> None:

@@ -19,11 +19,13 @@ class FlatModel:
     The module's parameters are views into the vector it was last asked about; their order is that of `module.parameters()`, and within a
     parameter that of its memory (a weight in channels-last format stays in it).
 
+    compiled    forward and backward through torch.compile (equal to rounding; the first batches of each size are slow)
     small_maps  compute the convolutions of small maps as matrix products (`models.Conv`) where that is faster: on the CPU, without autocast
     """
 
-    def __init__(self, module: nn.Module, autocast: torch.dtype | None = None, *, small_maps: bool = True):
+    def __init__(self, module: nn.Module, autocast: torch.dtype | None = None, *, compiled: bool = False, small_maps: bool = True):
         self.module, self.autocast = module, autocast
+        self._forward = torch.compile(module) if compiled else module
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         self.sizes = [p.numel() for p in self.parameters]
         self.strides = [p.stride() if _dense(p) else torch.empty(p.shape).stride() for p in self.parameters]
@@ -33,7 +35,7 @@ class FlatModel:
         self._gradient = torch.zeros_like(self.initial)
         self._written = self._gradient._version
         slots = dict(zip(self.parameters, self._views(self._gradient), strict=True))
-        small_maps = small_maps and autocast is None and self.initial.device.type == "cpu"
+        small_maps = small_maps and not compiled and autocast is None and self.initial.device.type == "cpu"
         for conv in (m for m in module.modules() if isinstance(m, Conv)):  # these write their gradients into the flat one themselves
             conv.slot = slots.pop(conv.weight, None) if small_maps and conv.small else None
         self._asked, self._slots = list(slots), list(slots.values())
@@ -56,9 +58,9 @@ class FlatModel:
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         if self.autocast is None:
-            return F.cross_entropy(self.module(x), y)
+            return F.cross_entropy(self._forward(x), y)
         with torch.autocast(x.device.type, self.autocast):
-            logits = self.module(x)
+            logits = self._forward(x)
         return F.cross_entropy(logits.float(), y)
 
     def gradient_on(self, x: torch.Tensor, y: torch.Tensor, losses: list) -> Callable[[torch.Tensor], torch.Tensor]:

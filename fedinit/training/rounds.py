@@ -70,9 +70,10 @@ class Simulation:
         batches     the data side; by default made from experiment and images (any object with `train(client, round)`,
                     `test()` and `classes` will do)
         module      the model; by default built from the experiment
+        compiled    train through torch.compile: for long runs on a GPU
     """
 
-    def __init__(self, experiment: Experiment, images: Images | None = None, *, device="auto", memory=None, batches=None, module=None):
+    def __init__(self, experiment: Experiment, images: Images | None = None, *, device="auto", memory=None, batches=None, module=None, compiled=False):
         self.experiment = e = experiment
         self.device = pick_device(device)
         keep_memory()
@@ -80,7 +81,7 @@ class Simulation:
         seed = int(stream(e.seed, "initial weights").integers(2**63))
         module = module or build(e.model, self.batches.classes, width=e.width, stem=e.stem, seed=seed)
         dtype = torch.float64 if e.precision == "float64" else torch.float32
-        self.model = FlatModel(module.to(self.device, dtype), torch.bfloat16 if e.precision == "bf16" else None)
+        self.model = FlatModel(module.to(self.device, dtype), torch.bfloat16 if e.precision == "bf16" else None, compiled=compiled)
         self.initial = self.model.initial
         self.memory = memory if memory is not None else Memory()
         self.round = 0

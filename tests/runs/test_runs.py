@@ -20,6 +20,8 @@ from fedinit import FedAvg, InputError, Simulation, Store, frame, run, simulate,
 from fedinit.data import load_images
 from fedinit.data.known import content
 from fedinit.results.metrics import HISTORY
+from fedinit.runs import packing
+from fedinit.runs.footprint import estimate
 from fedinit.runs.store import SECONDS, read_history
 from fedinit.runs.workers import WorkerDied
 from fedinit.training.rounds import COLUMNS
@@ -411,3 +413,17 @@ def test_a_killed_process_of_a_crew_is_named_and_nothing_is_lost(tmp_path, monke
     done = run(tiny("fedinit", rounds=4), store=Store(tmp_path), jobs=1)
     same(done.history, run(tiny("fedinit", rounds=4), store=Store(tmp_path / "alone"), jobs=1).history)
     assert [attempt["from_round"] for attempt in done.provenance["attempts"]] == [2]
+
+
+def test_vectors_that_do_not_fit_go_to_disk_and_a_line_says_so(tmp_path, monkeypatch, capsys):
+    """The machine is made to have as much memory free as the estimate, of which 90 % may be taken, or twice that."""
+    experiment = tiny("fedinit", rounds=1)
+    each = estimate(experiment)
+    for free, where in ((2 * each, "ram"), (each, "disk")):  # 90 % of what is free may be taken
+        monkeypatch.setattr("psutil.virtual_memory", lambda free=free: type("", (), {"available": free, "total": free}))
+        assert packing.memory("auto", [experiment], 1, "cpu") == where
+        assert ("kept on disk" in capsys.readouterr().err) == (where == "disk")
+    assert packing.memory("auto", [experiment], 2, "cpu") == "disk"
+    assert packing.memory("ram", [experiment], 2, "cpu") == "ram"
+    with pytest.raises(InputError, match="auto, ram, disk"):
+        run(tiny(), store=Store(tmp_path), memory="tape")
