@@ -104,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     cadence = _Parser(add_help=False)
     cadence.add_argument("--evaluate-every", type=_whole, default=1, metavar="N", help="test every N rounds (default 1)")
     cadence.add_argument("--evaluate-last", type=_whole, default=1, metavar="N", help="and in each of the last N rounds (default 1)")
+    cadence.add_argument("--compile", action="store_true", dest="compiled", help="train through torch.compile, for long runs on a GPU")
     cadence.add_argument("--memory", default="auto", choices=("auto", "ram", "disk"), help="where clients' vectors live (default auto: RAM if they fit)")
 
     run = commands.add_parser("run", parents=[settings, cadence, machine], help="one run", **_shape("run"))
@@ -265,6 +266,7 @@ def _run(arguments) -> None:
             evaluate_every=arguments.evaluate_every,
             evaluate_last=arguments.evaluate_last,
             memory=arguments.memory,
+            compiled=arguments.compiled,
             on_round=lambda _: display.update(),
         )
     _print_runs(arguments, done.tidy(), f"history: {done.folder / 'history.csv'}")
@@ -307,6 +309,7 @@ def _sweep(arguments) -> None:
         evaluate_every=arguments.evaluate_every,
         evaluate_last=arguments.evaluate_last,
         memory=arguments.memory,
+        compiled=arguments.compiled,
         engine=arguments.engine,
         gpu_share=share,
         progress=not arguments.json,

@@ -44,6 +44,7 @@ def run(
     evaluate_last: int = 1,
     memory: str = "auto",
     checkpoint_seconds: float = 30.0,
+    compiled: bool = False,
     on_round: Callable[[dict], None] | None = None,
 ) -> Run:
     """The run of an experiment: read if it is stored, else computed and stored, going on from the newest checkpoint.
@@ -62,6 +63,7 @@ def run(
         evaluate_last       and in each of the last so many, which a rule such as "the smoothed maximum of the last 50" needs
         memory              where the clients' vectors live between rounds: "ram", "disk", or "auto", by the estimate and what is free
         checkpoint_seconds  at most so much computing is lost by a kill (0: every round)
+        compiled            train through torch.compile (needs a C++ compiler); other last bits, so it is recorded like the device
         on_round            called with each new record
 
     Raises InputError for bad arguments, before any work.
@@ -78,23 +80,23 @@ def run(
         if (found := store.load(experiment)) is None:  # else the process that we waited for has done it
             memory = packing.memory(memory, [experiment], 1, device)
             with _threads(threads):
-                _compute(experiment, store, images, device, threads, jobs, (evaluate_every, evaluate_last), memory, checkpoint_seconds, on_round)
+                _compute(experiment, store, images, device, threads, jobs, (evaluate_every, evaluate_last), memory, checkpoint_seconds, compiled, on_round)
             found = store.load(experiment)
     return found
 
 
-def _compute(experiment, store, images, device, threads, jobs, evaluate, memory, checkpoint_seconds, on_round) -> None:
+def _compute(experiment, store, images, device, threads, jobs, evaluate, memory, checkpoint_seconds, compiled, on_round) -> None:
     folder = store.path(experiment)
     files = folder / "checkpoint"
     files.mkdir(exist_ok=True)
     images = images if images is not None else load_images(experiment.data)
-    simulation = Simulation(experiment, images, device=device, memory=Memory(files, keep_in_ram=memory == "ram"))
+    simulation = Simulation(experiment, images, device=device, memory=Memory(files, keep_in_ram=memory == "ram"), compiled=compiled)
     history = _resume(simulation, folder)
     write_atomic(folder / "experiment.json", json.dumps(experiment.canonical(), indent=1, sort_keys=True) + "\n")
-    attempt = provenance(simulation.device, threads) | {"from_round": simulation.round}
+    attempt = provenance(simulation.device, threads) | {"from_round": simulation.round, "compiled": compiled}
     partition = simulation.batches.partition
     about = {"partition": {"digest": partition.digest, "overlap": partition.overlap()}, "images": content(images)}
-    jobs = (jobs or cores() // threads) if simulation.device.type == "cpu" else 1
+    jobs = (jobs or cores() // threads) if simulation.device.type == "cpu" and not compiled else 1
     with open(history, "a", newline="", encoding="utf-8") as file, contextlib.ExitStack() as crew:
         rows = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         saved = time.monotonic()

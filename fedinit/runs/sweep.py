@@ -41,6 +41,7 @@ def sweep(
     evaluate_last: int = 1,
     memory: str = "auto",
     checkpoint_seconds: float = 30.0,
+    compiled: bool = False,
     engine: str | None = None,
     gpu_share: float | None = None,
     progress: bool | Callable[[pd.DataFrame], object] = True,
@@ -57,7 +58,7 @@ def sweep(
                    started here for the sweep (see `fedinit.runs.cluster`); None: $FEDINIT_ENGINE, else "local"
         gpu_share  with "ray": the part of a GPU, in (0, 1], that a run takes (default: from the run's memory and the GPU's)
         progress   one display for all runs; False for none; a function (tidy frame) → figure is drawn live in a notebook
-        store, evaluate_every, evaluate_last, memory, checkpoint_seconds   as in `fedinit.run`
+        store, evaluate_every, evaluate_last, memory, checkpoint_seconds, compiled   as in `fedinit.run`
 
     Raises InputError for bad arguments, before any work; WorkerDied when a run's process is killed (with "ray": again and again).
     """
@@ -93,6 +94,7 @@ def sweep(
         "evaluate_last": evaluate_last,
         "memory": memory,
         "checkpoint_seconds": checkpoint_seconds,
+        "compiled": compiled,
         "jobs": 1,
     }
     display = Progress(list(longest.values()), pending, store, progress)

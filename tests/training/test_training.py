@@ -1,5 +1,6 @@
 """Models, flat vectors, the local loop, divergence, participation, divergence of a run, devices."""
 
+import functools
 import sys
 import types
 
@@ -305,3 +306,13 @@ def test_noise_zero_is_bitwise_no_noise_and_noise_changes_training_only():
 
 def test_defaults_name_the_paper_model():
     assert Experiment().model == "resnet18-gn"
+
+
+def test_a_compiled_step_is_the_same_to_rounding(monkeypatch):
+    """The gradient of eight images through torch.compile (traced, but run without its code generator, which takes a minute) and without."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    plain, compiled = (Simulation(tiny("fedinit"), device="cpu", compiled=c) for c in (False, True))
+    x, y = torch.randn(8, 3, 32, 32), torch.arange(8)
+    gradients = [s.model.gradient_on(x, y, [])(s.initial).clone() for s in (plain, compiled)]
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-6)
+    assert compiled.model._forward is not compiled.model.module
