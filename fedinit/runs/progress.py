@@ -71,9 +71,10 @@ class Progress:
             self._bar.refresh()
             return
         if live and now >= self._next_picture:
-            first, self._png = self._png is None, self._picture() or self._png
-            if not first:  # drawing may not take more than a tenth of the time; the first figure loads matplotlib too
-                self._next_picture = now + 10 * (time.monotonic() - now)
+            first, spent = self._png is None, time.process_time()
+            self._png = self._picture() or self._png
+            if not first:  # drawing may not take more than a tenth of a core; the first figure loads matplotlib too
+                self._next_picture = now + 10 * (time.process_time() - spent)
         self._handle.update(_Live(self._text(), self._png))
 
     def __exit__(self, kind, error, trace) -> None:

@@ -9,6 +9,7 @@ import base64
 import contextlib
 import functools
 import json
+import math
 import os
 import re
 import shutil
@@ -229,6 +230,7 @@ ERRORS = """[...document.querySelectorAll('[data-mime-type$="jupyter.error"], [d
 PROMPTS = (
     "[...document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell .jp-InputPrompt')].map(e => e.innerText.trim())"
 )
+STATUS = "document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status"
 RUN_MENU = "//div[contains(@class, 'lm-MenuBar-itemLabel') and text()='Run']"
 RIGHT = "\ue014"  # WebDriver's name of the right arrow key
 INTERRUPT = "//*[@data-command='notebook:interrupt-kernel']"
@@ -240,10 +242,13 @@ def show(lab, name: str, idle: bool = True) -> Browser:
     browser, address, folder = lab
     cells = sum(cell.cell_type == "code" for cell in nbformat.read(folder / f"{name}.ipynb", as_version=4).cells)
     browser.go(f"{address}/lab/workspaces/{name}/tree/{name}.ipynb?token={TOKEN}")
-    status = "document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status"
+    since = math.inf
 
     def ready() -> bool:
-        return len(browser.js(PROMPTS)) == cells and (browser.js(status) == "idle" or not idle)
+        nonlocal since
+        is_ready = len(browser.js(PROMPTS)) == cells and (browser.js(STATUS) == "idle" or not idle)
+        since = min(since, time.monotonic()) if is_ready else math.inf
+        return time.monotonic() - since > 1  # it may look ready for a moment and then connect to the kernel
 
     browser.until(ready, f"{name}: notebook shown, kernel ready", 180)
     return browser
@@ -385,6 +390,7 @@ def test_an_interrupted_sweep_leaves_no_process_and_goes_on(lab):
     assert [error for error in browser.js(ERRORS) if "KeyboardInterrupt" not in error] == []
     assert "interrupted: what was computed is stored, run the cell again to go on" in texts(browser, "span")
     browser.until(lambda: not workers(), "no worker left", 10)
+    browser.until(lambda: browser.js(STATUS) == "idle", "kernel ready again", 30)
     there = histories(lab, "interrupted")
     assert rounds <= sum(there.values()) < 4 * rounds  # stopped in the middle
     before = numbers(path for path, done in there.items() if done == rounds)
