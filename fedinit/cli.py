@@ -105,7 +105,8 @@ def _parser() -> argparse.ArgumentParser:
     cadence.add_argument("--evaluate-every", type=_whole, default=1, metavar="N", help="test every N rounds (default 1)")
     cadence.add_argument("--evaluate-last", type=_whole, default=1, metavar="N", help="and in each of the last N rounds (default 1)")
     cadence.add_argument("--compile", action="store_true", dest="compiled", help="train through torch.compile, for long runs on a GPU")
-    cadence.add_argument("--memory", default="auto", choices=("auto", "ram", "disk"), help="where clients' vectors live (default auto: RAM if they fit)")
+    memory = "where clients' vectors live (default auto: RAM if they fit)"
+    cadence.add_argument("--memory", default="auto", choices=("auto", "ram", "disk"), help=memory)
 
     run = commands.add_parser("run", parents=[settings, cadence, machine], help="one run", **_shape("run"))
     run.add_argument("--method", default="fedinit", help="fedavg, fedinit, scaffold+ri, fedsam, … (default fedinit)")

@@ -183,14 +183,14 @@ class Wrapper(Method):
         return self.base.keep(received, mine, start, end, lr_sum)
 
 
-def once(owner: Wrapper, kind: type[Wrapper]) -> None:
-    """Refuse a wrapper over a method that has one of its kind in it already: they would share vectors and hyperparameters' names."""
-    part = owner.base
+def once(owner: Wrapper, *kinds: type[Method]) -> None:
+    """Refuse a wrapper over a method that has one of these kinds in it already: they would share vectors and hyperparameters' names."""
+    part = owner
     while isinstance(part, Wrapper):
-        if isinstance(part, kind):
-            what = f"{type(owner).__name__}: base = {owner.base!r} has {kind.__name__} in it"
-            raise InputError(f"{what}; allowed: once a method, so leave one out.")
         part = part.base
+        if isinstance(part, kinds):
+            what = f"{type(owner).__name__}: base = {owner.base!r} has {type(part).__name__} in it"
+            raise InputError(f"{what}; allowed: one of them in a method, so leave one out.")
 
 
 class _Probe(dict):

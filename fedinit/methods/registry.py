@@ -80,8 +80,8 @@ def chain(method: Method) -> list[Method]:
 
 
 def label(method: Method) -> str:
-    """The shortest name of a method's kind, without hyperparameters: "fedinit", "scaffold+ri"; a user's class goes by its `label`, if it has
-    one of its own, else by its name."""
+    """The shortest name of a method's kind, without hyperparameters: "fedinit", "scaffold+ri"; a user's class goes by its `label`, if it
+    has one of its own, else by its name."""
     names = [_NAMES.get(type(part)) or _own_name(part) for part in reversed(chain(method))]
     for short, long in SHORT.items():
         if names[:2] == long.split("+"):

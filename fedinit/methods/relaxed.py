@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fedinit.errors import InputError, unknown
+from fedinit.errors import unknown
 from fedinit.methods.base import Method, Wrapper, number, once
 from fedinit.methods.fedavg import FedAvg
 from fedinit.methods.momentum import Lagged
@@ -35,9 +35,7 @@ class RelaxedInit(Wrapper):
 
     def __post_init__(self):
         super().__post_init__()
-        once(self, RelaxedInit)
-        if isinstance(self.base, Lagged):
-            raise InputError("RelaxedInit over Lagged would add the server term of relaxed initialization twice; allowed: any other method.")
+        once(self, RelaxedInit, Lagged)  # Lagged is its server term
         number(self, "beta")
         if self.aggregate not in ("end", "start"):
             raise unknown("RelaxedInit: aggregate", self.aggregate, ("end", "start"))
