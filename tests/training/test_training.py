@@ -109,6 +109,18 @@ def test_a_users_factory_that_cannot_work_is_refused_in_one_line(mine, name, wor
     assert "\n" not in str(error.value)
 
 
+def test_a_round_with_the_fast_paths_agrees_with_a_plain_one():
+    """Same state, same batches: the global model after one round, float32, within 1e-5 of its norm; the other side has torch's own
+    convolutions."""
+    experiment = tiny("fedinit", model="resnet18-gn", width=8)
+    fast, plain = Simulation(experiment, device="cpu"), Simulation(experiment, device="cpu")
+    plain.model = FlatModel(plain.model.module, small_maps=False)
+    fast.step(evaluate=False), plain.step(evaluate=False)
+    moved = torch.linalg.vector_norm(fast.w - fast.initial)
+    assert 0 < torch.linalg.vector_norm(fast.w - plain.w) < 1e-5 * torch.linalg.vector_norm(fast.w)
+    assert moved > 1e-2 * torch.linalg.vector_norm(fast.w)
+
+
 def test_an_unused_parameter_has_gradient_zero_and_still_decays(mine):
     model = FlatModel(build("my_models:unused", 10))
     x, y = torch.randn(4, 3, 32, 32), torch.arange(4)
