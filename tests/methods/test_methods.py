@@ -33,6 +33,11 @@ def test_contract(name):
     assert "RI with β = 0 changes nothing" in check(make(name))
 
 
+@pytest.mark.parametrize("name", ["lagged", "lagged+sam"])
+def test_contract_of_a_method_that_ri_does_not_go_over(name):
+    assert "beta matters" in check(make(name)) and "RI with β = 0 changes nothing" not in check(make(name))
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_beta_zero_is_bitwise_the_base_method(name):
     """Both readings of the server, both of the first participation: s_i = w + 0 · (w − last_i) = w (claim M1)."""
