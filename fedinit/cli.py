@@ -85,7 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     group = machine.add_argument_group("machine (changes no number)")
     group.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default auto)")
     group.add_argument("--threads", type=_whole, default=1, help="threads a process (default 1)")
-    group.add_argument("--runs", metavar="FOLDER", help="where runs are stored (default $FEDINIT_RUNS, or runs/ of the checkout)")
+    group.add_argument(
+        "--runs", type=_folder, metavar="FOLDER", help="where runs are stored (default $FEDINIT_RUNS, or runs/ of the checkout)"
+    )
     group.add_argument("--json", action="store_true", help="print JSON, nothing else, on standard output")
 
     settings = _Parser(add_help=False)
@@ -137,7 +139,9 @@ def _parser() -> argparse.ArgumentParser:
 
     reproduce = commands.add_parser("reproduce", parents=[artefacts, machine], help="every table and figure", **_shape("reproduce"))
     reproduce.add_argument("--jobs", type=_whole, help="processes (default: one a core)")
-    reproduce.add_argument("--out", metavar="FOLDER", help="where figures and tables go (default figures/<preset> of the checkout)")
+    reproduce.add_argument(
+        "--out", type=_folder, metavar="FOLDER", help="where figures and tables go (default figures/<preset> of the checkout)"
+    )
     reproduce.add_argument("--redraw", action="store_true", help="from stored and committed runs alone: train nothing, time nothing")
     reproduce.set_defaults(command=_reproduce)
 
@@ -149,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--repeats", type=_whole, default=5, help="interleaved rounds of each (default 5)")
     bench.add_argument("--device", default="cpu", help="cpu or cuda (default cpu)")
     bench.add_argument("--threads", type=_whole, default=1, help="default 1")
-    bench.add_argument("--out", default="bench", metavar="FOLDER", help="where bench.csv and bench.png go (default bench)")
+    bench.add_argument("--out", type=_folder, default="bench", metavar="FOLDER", help="where bench.csv and bench.png go (default bench)")
     bench.set_defaults(command=_bench)
     return parser
 
@@ -174,6 +178,13 @@ def _whole(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: a whole number ≥ 1")
     return int(text)
+
+
+def _folder(text: str) -> str:
+    """argparse type: a folder's name."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: a folder's name, or leave it out for the default")
+    return text
 
 
 def value(name: str, text: str, kind: str):
@@ -222,8 +233,6 @@ def _experiment(arguments, method: str, seed: int, changes: dict | None = None):
 def _store(arguments):
     from fedinit.runs import Store
 
-    if arguments.runs == "":
-        raise InputError("--runs '' names no folder; leave --runs out for the default.")
     return Store(arguments.runs)
 
 
