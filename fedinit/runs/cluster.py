@@ -27,8 +27,8 @@ from filelock import FileLock, Timeout
 from fedinit.data import Images, identity, load_images
 from fedinit.errors import InputError
 from fedinit.experiment import Experiment
+from fedinit.runs import packing
 from fedinit.runs.footprint import estimate
-from fedinit.runs.packing import fitting
 from fedinit.runs.progress import Progress
 from fedinit.runs.run import run
 from fedinit.runs.store import Store
@@ -123,14 +123,25 @@ class _Driver:
         device = options["device"].split(":")[0]
         if device == "auto":
             device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
-        self.options = options | {"device": device}
-        self.gpu = _smallest_gpu(ray) if device == "cuda" and gpu_share is None else 0
+        self.gpu = _smallest_gpu(ray) if device == "cuda" else 0
+        self.options = options | {"device": device, "memory": self._memory(options["memory"], pending, device)}
         self.images = {data: ray.put(load_images(data)) for data in {experiment.data for experiment in pending}}
         self.waiting, self.playing = deque(pending), {}
         self.lost: Counter[str] = Counter()
         self.task = ray.remote(max_retries=0, _generator_backpressure_num_objects=2)(_play)
         for experiment in pending[:1]:
             self._warn_if_too_large(demand(experiment, self.options, self.gpu, gpu_share))
+
+    def _memory(self, asked: str, pending: list[Experiment], device: str) -> str:
+        """Where clients' vectors live, for "auto": in RAM if the largest run fits the roomiest node, or the smallest GPU; else on disk."""
+        if packing.memory(asked, [], 1, device) != "auto":
+            return asked
+        room = self.gpu or max((node.get("memory", 0) for node in self._nodes()), default=0)
+        return "ram" if all(estimate(experiment, "ram", device) <= room for experiment in pending) else "disk"
+
+    def _nodes(self) -> list[dict]:
+        """What each node has: CPU, GPU, memory (bytes), …"""
+        return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
 
     def busy(self) -> bool:
         return bool(self.waiting or self.playing)
@@ -214,8 +225,7 @@ class _Driver:
 
     def _warn_if_too_large(self, wants: dict) -> None:
         names = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
-        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-        if not any(all(node.get(names[what], 0) >= amount for what, amount in wants.items()) for node in nodes):
+        if not any(all(node.get(names[what], 0) >= amount for what, amount in wants.items()) for node in self._nodes()):
             asked = ", ".join(f"{what} = {amount:g}" for what, amount in wants.items())
             print(f"fedinit: no node of the Ray cluster has what a run asks for ({asked}); waiting for one to join.", file=sys.stderr)
 
@@ -226,7 +236,7 @@ def demand(experiment: Experiment, options: dict, gpu: int, gpu_share: float | N
     if options["device"] != "cuda":
         return wants | {"memory": estimate(experiment, options["memory"])}
     taken = estimate(experiment, options["memory"], "cuda")
-    share = gpu_share or (1 / fitting(gpu, taken) if gpu else 1)
+    share = gpu_share or (1 / packing.fitting(gpu, taken) if gpu else 1)
     return wants | {"memory": estimate(experiment, "disk"), "num_gpus": max(int(share * 10_000), 1) / 10_000}  # Ray counts in 1/10,000
 
 

@@ -101,8 +101,6 @@ def sweep(
     if engine == "ray":
         from fedinit.runs import cluster
 
-        options["memory"] = "ram" if memory == "auto" else memory  # a run that fits no node is told
-
         cluster.play(pending, store, options, display, jobs, gpu_share)
     else:
         places = _places(pending, jobs, options)
@@ -122,7 +120,8 @@ def frame(experiments: Iterable[Experiment], store: Store | None = None) -> pd.D
     for experiment in {(experiment.key, experiment.rounds): experiment for experiment in experiments}.values():
         found = store.load(experiment)
         if found is None:
-            raise InputError(f"run {experiment.label} seed {experiment.seed} ({experiment.key[:12]}) is not stored in {store.folder}; run it first.")
+            which = f"{experiment.label} seed {experiment.seed} ({experiment.key[:12]})"
+            raise InputError(f"run {which} is not stored in {store.folder}; run it first.")
         runs.append(found)
     return tidy(runs)
 
