@@ -29,6 +29,7 @@ from fedinit.training.memory import Memory
 from fedinit.training.rounds import COLUMNS, Simulation
 
 
+PATIENCE = 50.0  # times what a checkpoint costs, until there is a next one: it takes at most 2 % of a run
 WORTH_A_CREW = 60.0  # seconds of training that must be left before further processes are started for one run
 
 
@@ -62,7 +63,7 @@ def run(
         evaluate_every      test the global model every so many rounds,
         evaluate_last       and in each of the last so many, which a rule such as "the smoothed maximum of the last 50" needs
         memory              where the clients' vectors live between rounds: "ram", "disk", or "auto", by the estimate and what is free
-        checkpoint_seconds  at most so much computing is lost by a kill (0: every round)
+        checkpoint_seconds  at most so much computing is lost by a kill (0: every round); less where a checkpoint is cheap
         compiled            train through torch.compile (needs a C++ compiler); other last bits, so it is recorded like the device
         on_round            called with each new record
 
@@ -99,7 +100,7 @@ def _compute(experiment, store, images, device, threads, jobs, evaluate, memory,
     jobs = (jobs or cores() // threads) if simulation.device.type == "cpu" and not compiled else 1
     with open(history, "a", newline="", encoding="utf-8") as file, contextlib.ExitStack() as crew:
         rows = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        saved = time.monotonic()
+        saved, cost = time.monotonic(), 0.0
         while simulation.round < experiment.rounds and not simulation.diverged:
             upcoming = simulation.round + 1
             every, last = evaluate
@@ -112,10 +113,12 @@ def _compute(experiment, store, images, device, threads, jobs, evaluate, memory,
                 jobs = 1  # it is at work from now on
             if ending:
                 _write_provenance(folder, {**attempt, "ended": now(), "rounds": simulation.round}, about)
-            if ending or time.monotonic() - saved >= checkpoint_seconds:
+            began = time.monotonic()
+            if ending or began - saved >= min(checkpoint_seconds, PATIENCE * cost):
                 os.fsync(file.fileno())
                 _checkpoint(simulation, files)
                 saved = time.monotonic()
+                cost = saved - began
             if on_round is not None:
                 on_round(record)
 

@@ -44,8 +44,11 @@ class Killed(Exception):
 @pytest.mark.parametrize("memory", ["ram", "disk"])
 @pytest.mark.parametrize("method", ["scaffold+ri", "fedadam", "feddyn+ri", "fedcm"])
 @pytest.mark.parametrize("seconds", [0.0, 1e9])
-def test_a_run_stopped_after_any_round_and_started_again_has_the_bits_of_one_never_stopped(method, memory, seconds, tmp_path):
+def test_a_run_stopped_after_any_round_and_started_again_has_the_bits_of_one_never_stopped(
+    method, memory, seconds, tmp_path, monkeypatch
+):
     """With a checkpoint every round, and with none before the end (then the rounds are played again)."""
+    monkeypatch.setattr(sys.modules["fedinit.runs.run"], "PATIENCE", float("inf") if seconds else 0.0)
     whole = run(tiny(method), store=Store(tmp_path / "whole"))
     for stop in (1, 3):
         store = Store(tmp_path / f"stopped-{stop}")
