@@ -6,21 +6,24 @@ store feeds all, so two artefacts never contradict each other.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
 
-from fedinit.data import load_images
+from fedinit import kept
+from fedinit.data import identity, load_images
 from fedinit.data.cifar import DATASETS
+from fedinit.data.known import CONTENT, classes, content
 from fedinit.errors import InputError, unknown
 from fedinit.experiment import PRESETS, SETUPS, Experiment, preset
+from fedinit.results.names import data_name, display_name
 from fedinit.runs.provenance import commit, versions
-from fedinit.runs.store import Store, write_atomic
+from fedinit.runs.store import Run, Store
 from fedinit.runs.sweep import sweep
 
 METHODS = ("fedavg", "fedadam", "fedsam", "scaffold", "feddyn", "fedcm", "fedinit")  # the columns of Tables 4 and 5
@@ -52,8 +55,9 @@ def table4(name: str, seeds: Sequence[int], data: str | None = None, methods: Se
 
 
 def table5(name: str, seeds: Sequence[int], data: str | None = None) -> list[Experiment]:
-    """Table 4's runs on 100 classes, longer in the paper's preset."""
-    return [e.replace(**ROUNDS100[name]) for e in table4(name, seeds, data or DATA100[name])]
+    """Table 4's runs on 100 classes, longer in the paper's preset; none on images of other classes."""
+    data = data or DATA100[name]
+    return [e.replace(**ROUNDS100[name]) for e in table4(name, seeds, data)] if classes(data) in (100, None) else []
 
 
 def table6(name: str, seeds: Sequence[int], data: str | None = None) -> list[Experiment]:
@@ -105,7 +109,8 @@ def _data(data: str | None) -> dict:
     return {} if data is None else {"data": data}
 
 
-RUNS: dict[str, tuple[Callable[..., list[Experiment]], ...]] = {  # notebook → the functions that name its runs, in an order that shares runs
+# notebook → the functions that name its runs, in an order that shares runs
+RUNS: dict[str, tuple[Callable[..., list[Experiment]], ...]] = {
     "schematic": (),
     "table2_3_theory": (),
     "data_heterogeneity": (),
@@ -126,6 +131,7 @@ class Artefact:
     """One notebook's table or figure: its parameters checked, its runs, and its files in figures/<preset>/.
 
     Every file gets a sidecar <file>.json with the caption, the keys of the runs behind it, preset, data, seeds, rule, commit, versions.
+    With `redraw` it shows stored and committed runs alone: nothing is trained or timed, what is not there is "not run".
     Raises InputError for a parameter that is not allowed.
     """
 
@@ -136,6 +142,7 @@ class Artefact:
     jobs: int | None = None
     seeds: Sequence[int] | None = None
     out: str | None = None
+    redraw: bool = False
     store: Store | None = None
     frames: list[pd.DataFrame] = field(default_factory=list, repr=False)
 
@@ -159,15 +166,30 @@ class Artefact:
     def sweep(self, experiments: list[Experiment], live=True) -> pd.DataFrame:
         """The tidy frame of the runs; what is not stored yet is run, with a display (`live`: a function frame → figure).
 
-        Runs whose images are neither here nor to be downloaded are left out, and a line says why; the frame may be empty.
+        Runs whose images are neither here nor to be downloaded, and under `redraw` all that are not stored, are left out, and a line says
+        why; the frame may be empty. Known images are called by their name in its column `data`, from whatever file they were read.
         """
+        if not experiments:
+            print(f"not run: {data_name(_name(self.data))} has {classes(self.data)} classes, Table 5 shows 100.")
+            return pd.DataFrame()
         possible, why = self._possible(experiments)
-        frame = sweep(possible, jobs=self.jobs, device=self.device, store=self.store, progress=live) if possible else pd.DataFrame()
-        if why:
-            print(f"not run: {len(experiments) - len(possible)} of {len(experiments)} runs. {why}")
-        if len(frame):
-            self.frames.append(frame)
+        if len(possible) < len(experiments):
+            missing = dict.fromkeys(display_name(e.label) for e in experiments if e not in possible)
+            print(f"not run: {len(experiments) - len(possible)} of {len(experiments)} runs ({', '.join(missing)}). {why}")
+        if not possible:
+            return pd.DataFrame()
+        frame = self.compute(possible, live)
+        frame["data"] = frame["data"].map({data: _name(data, self.store.load(e)) for data, e in {e.data: e for e in possible}.items()})
+        self.frames.append(frame)
         return frame
+
+    def computable(self, experiments: list[Experiment]) -> list[Experiment]:
+        """Those that are not stored, and that `sweep` would run."""
+        return [experiment for experiment in self._possible(experiments)[0] if self.store.load(experiment) is None]
+
+    def compute(self, experiments: list[Experiment], live=False, threads: int = 1) -> pd.DataFrame:
+        """`runs.sweep` of just these."""
+        return sweep(experiments, jobs=self.jobs, device=self.device, threads=threads, store=self.store, progress=live)
 
     @property
     def ran(self) -> bool:
@@ -180,44 +202,41 @@ class Artefact:
 
         return summarise(frame, target=target, **self.rule) if len(frame) else pd.DataFrame()
 
-    def times(self, experiments: list[Experiment], again: bool = True) -> pd.DataFrame:
-        """Seconds a round of each method: measured now (`runs.timing.time_rounds`) and kept as table7_times.csv in the folder; or, with
-        again=False or without the images, as kept there. Empty if neither can be."""
-        from fedinit.runs.timing import time_rounds
+    def times(self, experiments: list[Experiment], again: bool = False) -> tuple[pd.DataFrame, str]:
+        """(seconds a round of each method as `runs.timing.time_rounds` gives them, when and where they were timed).
 
-        path = self.folder / "table7_times.csv"
+        Those kept in the folder, if the same code, versions and hardware made them; else, or with `again`, they are timed now and kept.
+        Where that cannot be, and under `redraw`, whatever is kept is shown. Empty if nothing is.
+        """
         possible, why = self._possible(experiments, stored=False)
-        if path.exists() and not (again and possible):
-            return pd.read_csv(path)
-        if not possible:
+        if possible and (again or self.must_time(experiments)):
+            return kept.time_again(self.folder, possible, REPEATS[self.preset], self.device)
+        found = kept.kept_times(self.folder)
+        if found is None:
             print(f"not timed. {why}")
-            return pd.DataFrame()
-        times = time_rounds(possible, REPEATS[self.preset], device=self.device)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        times.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
-        return times
+            return pd.DataFrame(), ""
+        return found[:2]
 
-    def findings(self) -> pd.DataFrame:
-        """The theory claims as measured on quadratics (`fedinit.theory.findings`), kept beside the runs until the code of fedinit.theory
-        changes: they depend on nothing else."""
-        from fedinit import theory
+    def must_time(self, experiments: list[Experiment]) -> bool:
+        """Whether `times` would time now: it can, and what is kept is not there or was made by something else."""
+        possible, _ = self._possible(experiments, stored=False)
+        found, makers = kept.kept_times(self.folder), (possible, REPEATS[self.preset], self.device)
+        return bool(possible) and (found is None or not kept.same_makers(found[2], kept.made_by(*makers)))
 
-        sources = sorted(Path(theory.__file__).parent.glob("*.py"))
-        digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
-        path = self.store.folder / f"theory-{digest[:16]}.csv"
-        if path.exists():
-            return pd.read_csv(path, float_precision="round_trip")
-        found = theory.findings()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, found.to_csv(index=False))
-        return found
+    def theory(self, groups: int = 5) -> tuple[pd.DataFrame, pd.DataFrame, str]:
+        """(curves, findings, when and where) of the theory claims on quadratics, see `kept.theory`."""
+        return kept.theory(self.store, groups)
 
     def _possible(self, experiments: list[Experiment], stored: bool = True) -> tuple[list[Experiment], str]:
-        """(the experiments that are stored or whose images are to be had, why the others cannot run)."""
+        """(the experiments that are stored or, without `redraw`, whose images are to be had; why the others cannot run)."""
+        if self.redraw:
+            there = [e for e in experiments if stored and self.store.load(e) is not None]
+            return there, "They are not kept here, and redraw trains nothing."
         reasons: dict[str, str] = {}
         possible = []
         for experiment in experiments:
-            if (experiment.data in DATASETS or experiment.data.startswith("sha256:")) and not (stored and self.store.load(experiment) is not None):
+            elsewhere = experiment.data in DATASETS or experiment.data.startswith("sha256:")
+            if elsewhere and not (stored and self.store.load(experiment) is not None):
                 if experiment.data not in reasons:
                     try:
                         load_images(experiment.data)
@@ -254,8 +273,7 @@ class Artefact:
         tables.to_csv(table, self.folder / f"{name}.csv")
         (self.folder / f"{name}.tex").write_text(tables.to_latex(table, label=f"tab:{name}"), encoding="utf-8")
         (self.folder / f"{name}.html").write_text(tables.to_html(table), encoding="utf-8")
-        sidecar = {"caption": table.caption, **self._meta()}
-        (self.folder / f"{name}.json").write_text(json.dumps(sidecar, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+        self._sidecar(name, table.caption)
 
     def save_frame(self, frame: pd.DataFrame, name: str, caption: str) -> None:
         """Write any other table: <name>.csv, .tex, .html and the sidecar."""
@@ -263,13 +281,16 @@ class Artefact:
         frame.to_csv(self.folder / f"{name}.csv", lineterminator="\n")
         (self.folder / f"{name}.tex").write_text(frame.to_latex(escape=True, caption=caption), encoding="utf-8")
         (self.folder / f"{name}.html").write_text(frame.to_html(border=0), encoding="utf-8")
-        sidecar = {"caption": caption, **self._meta()}
-        (self.folder / f"{name}.json").write_text(json.dumps(sidecar, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+        self._sidecar(name, caption)
+
+    def _sidecar(self, name: str, caption: str) -> None:
+        text = json.dumps({"caption": caption, **self._meta()}, indent=2, sort_keys=True, ensure_ascii=False)
+        (self.folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
     def _images(self) -> list[str]:
         """The data sets behind this artefact, those of its runs or the one that runs would take; of a path only the last part."""
-        data = {str(d) for frame in self.frames for d in frame["data"].unique()} or {self.data or str(PRESETS[self.preset]["data"])}
-        return sorted(f"images {Path(d).name}" if d.endswith(".npz") or "/" in d.split(":")[0] else d for d in data)
+        data = {str(d) for frame in self.frames for d in frame["data"].unique()}
+        return sorted(map(data_name, data or {_name(self.data or str(PRESETS[self.preset]["data"]))}))
 
     def _meta(self) -> dict:
         keys = sorted({key for frame in self.frames for key in frame["key"].unique()})
@@ -285,6 +306,16 @@ class Artefact:
         }
 
 
+def _name(data: str, run: Run | None = None) -> str:
+    """ "cifar10" for its official images under whatever path or digest, by what a run of them recorded or by themselves; else `data`."""
+    if not identity(data).startswith("sha256:"):
+        return data
+    digest = run.provenance.get("images") if run else None
+    if digest is None and identity(data) != data:
+        digest = content(load_images(data))
+    return CONTENT.get(digest, data)
+
+
 def listed(name: str, value, kind: type) -> list:
     """A list of numbers from a list, or from its text: papermill's -p hands '[-0.1, 0, 0.1]' over as a string."""
     if isinstance(value, str):
@@ -296,8 +327,8 @@ def listed(name: str, value, kind: type) -> list:
     except (TypeError, ValueError):
         numbers = []
     if not numbers:
-        nature = "whole numbers" if kind is int else "numbers"
-        raise InputError(f"{name} = {value!r} is not allowed; allowed: a list of {nature} such as {'[0, 1]' if kind is int else '[-0.1, 0, 0.1]'}.")
+        allowed = "a list of whole numbers such as [0, 1]" if kind is int else "a list of numbers such as [-0.1, 0, 0.1]"
+        raise InputError(f"{name} = {value!r} is not allowed; allowed: {allowed}.")
     return numbers
 
 
@@ -308,13 +339,31 @@ def checkout() -> Path:
 
 
 def committed_data(preset_name: str) -> str | None:
-    """The images' identity behind the committed histories of a preset, if it is not the preset's own name: a clone without those images finds
+    """The identity of the preset's images behind its committed histories, where they were read from a file: a clone without that file finds
     the histories by it, and draws from them without training."""
-    file = next((figures_folder(preset_name) / "runs").glob("*/experiment.json"), None)
-    if file is None:
-        return None
-    found = json.loads(file.read_text())["data"]
-    return found if found.startswith("sha256:") else None
+    for file in sorted((figures_folder(preset_name) / "runs").glob("*/experiment.json")):
+        data, record = json.loads(file.read_text())["data"], file.with_name("provenance.json")
+        images = json.loads(record.read_text()).get("images") if record.exists() else None
+        if data.startswith("sha256:") and CONTENT.get(images) == PRESETS[preset_name]["data"]:
+            return data
+    return None
+
+
+def keep_histories(folder: Path, stores: Sequence[Path]) -> None:
+    """Copy the histories behind the figures of a folder, as its sidecars name them, to <folder>/runs, without checkpoints: committed with
+    the figures, they are what a clone draws from."""
+    for sidecar in folder.glob("*.json"):
+        try:
+            keys = json.loads(sidecar.read_text(encoding="utf-8"))["runs"]
+        except (ValueError, KeyError, TypeError):  # not a sidecar
+            continue
+        for key in keys:
+            found = next((store / key for store in stores if (store / key / "history.csv").exists()), None)
+            if found is not None and found.parent != folder / "runs":
+                (folder / "runs" / key).mkdir(parents=True, exist_ok=True)
+                for file in ("experiment.json", "history.csv", "provenance.json"):
+                    if (found / file).exists():
+                        shutil.copy(found / file, folder / "runs" / key / file)
 
 
 def figures_folder(preset_name: str) -> Path:

@@ -126,7 +126,7 @@ def scale(runs: pd.DataFrame) -> str:
 
 def twins(labels) -> list[tuple[str, str]]:
     """(base, base with RI) for every method that is there both ways."""
-    here = list(dict.fromkeys(labels))
+    here = list(dict.fromkeys(map(canonical, labels)))
     return [(base, ri) for base in here for ri in [canonical(f"{base}+ri")] if ri in here and ri != base]
 
 

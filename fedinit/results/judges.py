@@ -108,7 +108,7 @@ def m3(evidence):
 def m4(evidence):
     """At least two base methods were run with RI, and none of these runs diverged where its base did not."""
     summary = evidence.need("summary")
-    pairs = twins(summary.label.map(canonical))
+    pairs = twins(summary.label)
     if len(pairs) < 2:
         raise NotTested("fewer than two methods with and without RI")
     broken = [display_name(ri) for base, ri in pairs if select(summary, ri).diverged.any() and not select(summary, base).diverged.any()]
@@ -179,7 +179,7 @@ def a5(evidence):
     """For every base method with an RI twin (FedAvg and SCAFFOLD among them), RI's gain is larger than zero over all setups and
     seeds (general rule), on CIFAR-10."""
     runs = evidence.need("summary")
-    gains = {base: gain(runs, ri, base) for base, ri in twins(runs.label.map(canonical))}
+    gains = {base: gain(runs, ri, base) for base, ri in twins(runs.label)}
     if not {"fedavg", "scaffold"} <= set(gains):
         raise NotTested("FedAvg and SCAFFOLD with and without RI are not all there")
     judged = {base: larger(paired, runs) for base, paired in gains.items()}

@@ -1,0 +1,174 @@
+"""Artefacts: known images by name, what is left out and why, measurements that are kept, histories kept for a clone."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedinit
+from fedinit import artefacts, kept
+from fedinit.artefacts import Artefact
+from fedinit.data import known
+from fedinit.experiment import Experiment
+from fedinit.runs import Store, run, timing
+from tests.training.tiny import tiny
+
+LUCK = np.random.default_rng(0)
+
+
+@pytest.fixture
+def images(tmp_path):
+    """The path of a .npz with 40 + 20 images of 10 classes."""
+    arrays = {f"x_{part}": LUCK.integers(0, 256, (n, 32, 32, 3), np.uint8) for part, n in (("train", 40), ("test", 20))}
+    np.savez(tmp_path / "mine.npz", **arrays, y_train=np.arange(40) % 10, y_test=np.arange(20) % 10)
+    return str(tmp_path / "mine.npz")
+
+
+@pytest.fixture(autouse=True)
+def checkout(tmp_path, monkeypatch):
+    monkeypatch.setattr(artefacts, "checkout", lambda: tmp_path)
+
+
+def small(data, **changes) -> Experiment:
+    return tiny(data=data, rounds=2, **changes)
+
+
+# ---- images ----------------------------------------------------------------------------------------------------------------
+
+
+def test_images_that_are_known_are_called_by_their_name(images, monkeypatch):
+    """From a file under its path; from its digest alone, as a clone knows it, by what the run recorded; others by the file's name."""
+    this = Artefact("table4_cifar10", data=images, jobs=1)
+    assert set(this.sweep([small(images)], live=False).data) == {images} and "data images mine.npz" in this.caption("A.")
+    monkeypatch.setitem(known.CONTENT, known.content(fedinit.load_images(images)), "cifar10")
+    for data in (images, fedinit.data.identity(images)):
+        this = Artefact("table4_cifar10", data=data, jobs=1)
+        assert set(this.sweep([small(data)], live=False).data) == {"cifar10"}
+        assert this.caption("A.").endswith("data CIFAR-10.")
+    assert Artefact("data_heterogeneity", data=images).caption("A.").endswith("data CIFAR-10.")
+
+
+def test_table_5_is_of_100_classes(images, capsys):
+    assert artefacts.table5("quick", (0,), images) == artefacts.table5("quick", (0,), "cifar10") == []
+    assert len(artefacts.table5("quick", (0,))) == len(artefacts.table5("small", (0,), "cifar100")) == 7 * 2 * 2
+    assert Artefact("table5_cifar100", data=images).sweep(artefacts.table5("quick", (0,), images)).empty
+    assert capsys.readouterr().out == "not run: images mine.npz has 10 classes, Table 5 shows 100.\n"
+
+
+@pytest.mark.parametrize(
+    "data, count", [("cifar10", 10), ("cifar100", 100), ("synthetic100:200/100", 100), ("synthetic", 10), ("sha256:" + 64 * "0", None)]
+)
+def test_classes(data, count):
+    assert known.classes(data) == count
+
+
+def test_the_committed_histories_of_the_preset_s_own_images_are_found(tmp_path, monkeypatch):
+    """Of two digests among the histories the one whose images are CIFAR-10; without one, the preset's name stands."""
+    monkeypatch.setitem(known.CONTENT, "of cifar", "cifar10")
+    for key, images in (("a", "of another"), ("b", "of cifar")):
+        assert artefacts.committed_data("small") is None
+        folder = tmp_path / "figures" / "small" / "runs" / key
+        folder.mkdir(parents=True)
+        (folder / "experiment.json").write_text(json.dumps({"data": f"sha256:{key * 64}"}))
+        (folder / "provenance.json").write_text(json.dumps({"images": images}))
+    assert artefacts.committed_data("small") == Artefact("table4_cifar10", "small").data == f"sha256:{'b' * 64}"
+
+
+# ---- redraw ----------------------------------------------------------------------------------------------------------------
+
+
+def test_redraw_runs_nothing(capsys):
+    stored = run(tiny("fedavg"))
+    this = Artefact("table4_cifar10", redraw=True)
+    frame = this.sweep([tiny("fedavg"), tiny("fedcm"), tiny("scaffold+ri", seed=1)])
+    assert set(frame.key) == {stored.experiment.key}
+    assert "not run: 2 of 3 runs (FedCM, SCAFFOLD + RI). They are not kept here, and redraw trains nothing." in capsys.readouterr().out
+    assert Artefact("table4_cifar10", redraw=True).sweep([tiny("fedcm")]).empty
+    assert len(list(Store().folder.iterdir())) == 1
+
+
+# ---- measurements that are kept ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """Counts how often seconds are measured; what is measured is their number so far."""
+    calls = []
+
+    def time_rounds(experiments, repeats, device):
+        calls.append(repeats)
+        return pd.DataFrame([(e.label, i, 1 / 3, float(len(calls))) for e in experiments for i in range(repeats)], columns=COLUMNS)
+
+    monkeypatch.setattr(timing, "time_rounds", time_rounds)
+    return calls
+
+
+COLUMNS = ["label", "repeat", "seconds", "ratio"]
+
+
+def test_seconds_are_measured_once_and_again_when_something_else_would_make_them(timed, tmp_path):
+    experiments = [tiny("fedavg"), tiny("fedinit")]
+
+    def ratio(*changed, **options):
+        times, when = Artefact("table7_8_time", device="cpu", **options).times([*experiments, *changed])
+        assert when.startswith("timed 20") and "(cpu, 1 thread), torch " in when
+        return times.ratio.iloc[0]
+
+    assert [ratio(), ratio()] == [1.0, 1.0] and timed == [artefacts.REPEATS["quick"]]
+    assert Artefact("table7_8_time", device="cpu").times(experiments, again=True)[0].ratio.iloc[0] == 2.0
+    assert ratio() == 2.0
+    assert [ratio(tiny("fedcm")), ratio(tiny("fedcm")), ratio()] == [3.0, 3.0, 4.0]  # another setup
+    record = tmp_path / "figures" / "quick" / "table7_times.json"
+    for change in ({"hardware": "an abacus"}, {"code": "0"}, {"versions": {"torch": "0"}}):
+        record.write_text(json.dumps(json.loads(record.read_text()) | change))
+        assert ratio(redraw=True) == len(timed), "kept ones are shown, whoever made them"
+        assert ratio() == len(timed) and json.loads(record.read_text()) != change
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"began": "2000-12-31", "commit": "another"}))
+    assert ratio() == len(timed) == 7  # date and commit are told, not compared
+
+
+def test_seconds_that_are_not_kept_are_not_timed_under_redraw(timed, capsys):
+    times, when = Artefact("table7_8_time", redraw=True).times([tiny("fedavg")])
+    assert times.empty and when == "" and not timed
+    assert capsys.readouterr().out == "not timed. They are not kept here, and redraw trains nothing.\n"
+
+
+def test_theory_is_measured_once_for_every_notebook(tmp_path, monkeypatch):
+    from fedinit import theory
+
+    calls, curves, findings = [], theory.rate_curves, theory.findings
+    monkeypatch.setattr(theory, "rate_curves", lambda groups: calls.append(groups) or curves(groups, rounds=(16, 32), runs=1))
+    monkeypatch.setattr(theory, "findings", lambda groups, curves: findings(groups, 1, (16, 32), curves))
+    first, again = (kept.theory(Store(tmp_path / "here"), 2) for _ in range(2))
+    elsewhere = kept.theory(Store(tmp_path / "clone", also=(tmp_path / "here",)), 2)
+    assert calls == [2] and not (tmp_path / "clone").exists()
+    pd.testing.assert_frame_equal(first[0], curves(2, rounds=(16, 32), runs=1), check_exact=True)
+    for other in (again, elsewhere):
+        pd.testing.assert_frame_equal(first[0], other[0], check_exact=True)
+        pd.testing.assert_frame_equal(first[1], other[1], check_exact=True)
+        assert first[2] == other[2] and first[2].startswith("measured 20")
+    assert len(kept.theory(Store(tmp_path / "here"), 3)[0]) == len(first[0]) * 3 / 2 and calls == [2, 3]
+    monkeypatch.setattr(kept, "_code", lambda *parts: "another code")
+    kept.theory(Store(tmp_path / "here"), 3)
+    assert calls == [2, 3, 3]
+
+
+# ---- for a clone -------------------------------------------------------------------------------------------------------------
+
+
+def test_histories_behind_figures_are_kept_beside_them(tmp_path):
+    """Those that a sidecar names, without checkpoints; a store reads them, and nothing else is needed."""
+    shown, other = run(tiny("fedavg")), run(tiny("fedcm"))
+    folder = tmp_path / "figures" / "small"
+    folder.mkdir(parents=True)
+    (folder / "table4.json").write_text(json.dumps({"notebook": "table4_cifar10", "runs": [shown.experiment.key, "0" * 64]}))
+    (folder / "notes.json").write_text("[1, 2]")
+    (folder / "torn.json").write_text("{")
+    artefacts.keep_histories(folder, (Store().folder,))
+    assert [path.name for path in (folder / "runs").iterdir()] == [shown.experiment.key]
+    files = {path.name for path in (folder / "runs" / shown.experiment.key).iterdir()}
+    assert files == {"experiment.json", "history.csv", "provenance.json"}
+    clone = Store(tmp_path / "nothing", also=(folder / "runs",))
+    pd.testing.assert_frame_equal(clone.load(tiny("fedavg")).history, shown.history, check_exact=True)
+    assert clone.load(tiny("fedcm")) is None and other is not None
