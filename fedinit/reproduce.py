@@ -5,30 +5,25 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
-import logging
 import math
 import os
 import statistics
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import nbformat
 
 from fedinit import artefacts
 from fedinit.errors import InputError, unknown
 from fedinit.experiment import PRESETS, Experiment
+from fedinit.playing import Piece, Player, Teller, read
 from fedinit.runs.footprint import footprint, sizes, vectors
-from fedinit.runs.progress import clock as clock
-from fedinit.runs.store import Store, default_folder
+from fedinit.runs.progress import clock
+from fedinit.runs.store import Store
 from fedinit.runs.sweep import cores
 
-START_SECONDS = 120  # a kernel that has not answered by then hangs
-QUIET = 60.0  # seconds between two lines of progress where there is no terminal
+AT_ONCE = 2  # notebooks that are played at a time
 
 
 # ---- what would run --------------------------------------------------------------------------------------------------------
@@ -304,8 +299,12 @@ def _wanted(preset: str, only, data, seeds) -> dict[str, list[Experiment]]:
         from fedinit.data import identity
 
         identity(data)
-    numbers = _seeds(preset, seeds)
-    return {name: [e for runs in artefacts.RUNS[name] for e in runs(preset, numbers, data)] for name in names}
+    numbers, images = _seeds(preset, seeds), data or artefacts.committed_data(preset)
+    # Table 5 has images of its own where none are given
+    return {
+        name: [e for runs in artefacts.RUNS[name] for e in runs(preset, numbers, data if runs is artefacts.table5 else images)]
+        for name in names
+    }
 
 
 def _seeds(preset: str, seeds) -> tuple[int, ...]:
@@ -368,7 +367,7 @@ def declared(notebook: str | os.PathLike) -> dict[str, Parameter]:
     """The parameters of a notebook: the assignments of its cell tagged `parameters`, typed by annotation (or `# type:` comment, as
     papermill reads them), else by default value."""
     path = Path(notebook)
-    cells = _read(path).cells
+    cells = read(path).cells
     cell = next((c for c in cells if c.cell_type == "code" and "parameters" in c.metadata.get("tags", [])), None)
     if cell is None:
         return {}
@@ -470,24 +469,7 @@ def _exact(value) -> int:
     return int(value)
 
 
-def _read(path: Path) -> nbformat.NotebookNode:
-    try:
-        return nbformat.read(path, as_version=4)
-    except FileNotFoundError:
-        raise InputError(f"notebook {str(path)!r} is not there.") from None
-    except Exception as error:
-        raise InputError(f"notebook {str(path)!r} cannot be read ({type(error).__name__}); restore it.") from None
-
-
 # ---- running ---------------------------------------------------------------------------------------------------------------
-
-
-class NotebookFailed(RuntimeError):
-    """A notebook that did not reach its end; the message names cell and error."""
-
-    def __init__(self, message: str, cell: int | None = None):
-        super().__init__(message)
-        self.cell = cell
 
 
 def reproduce(
@@ -502,10 +484,15 @@ def reproduce(
     out: str | os.PathLike | None = None,
     json_output: bool = False,
     parameters: dict[str, object] | None = None,
+    redraw: bool = False,
 ) -> int:
     """Execute the notebooks by papermill, in an order that shares runs, and write the report; returns the exit code, 0 or 1.
 
+    What a notebook needs and the store lacks is computed here, on all cores; the notebook is played then, beside the computing for the next
+    one. A notebook that times is alone on the machine, and so is one with `parameters` of its own, which finds its runs itself.
+
     Executed notebooks go to <out>/notebooks/. A notebook that fails is named with cell and error, the rest still runs, and the code is 1.
+    With `redraw` nothing is trained or timed: tables and figures show stored and committed runs, what else belongs there is "not run".
     `parameters` are further notebook parameters, which every notebook that runs must know. With `json_output`, standard output is one
     JSON object and the progress goes to standard error.
 
@@ -527,24 +514,36 @@ def reproduce(
         "threads": None if threads == 1 else threads,
         "seeds": None if seeds is None else list(_seeds(preset, seeds)),
         "out": str(folder) if out else None,
+        "redraw": redraw or None,
     }
     handed = {}
     for name, path in notebooks.items():
         common = {key: value for key, value in asked.items() if value is not None and key in declared(path)}
         handed[name] = check_parameters(path, common | (parameters or {}))
     store = _with_committed(store or Store(), preset)
-    if any(store.load(experiment) is None for experiments in wanted.values() for experiment in experiments):
+    if not redraw and any(store.load(experiment) is None for experiments in wanted.values() for experiment in experiments):
         store.check_writable()
     try:
         (folder / "notebooks").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"out = {str(folder)!r} cannot be written ({error.strerror}); name a folder of yours with --out.") from None
 
-    say = _Teller(sys.stderr if json_output else sys.stdout, max(map(len, notebooks)))
-    began, results = time.monotonic(), []
-    for name, path in notebooks.items():
-        results.append(_play(name, path, folder / "notebooks" / f"{name}.ipynb", handed[name], wanted[name], store, say))
+    began, at_once = time.monotonic(), min(AT_ONCE, workers)
+    with Teller(sys.stderr if json_output else sys.stdout, max(map(len, notebooks))) as say, Player(store, say, at_once) as player:
+        for name, path in notebooks.items():
+            piece = Piece(name, path, folder / "notebooks" / f"{name}.ipynb", handed[name], list(_longest(wanted[name]).values()))
+            part = artefacts.Artefact(name, preset, data, device, jobs, seeds, str(folder), redraw, store)
+            alone = bool(parameters) or (name == "table7_8_time" and part.must_time(artefacts.table8(preset, part.seeds[:1], part.data)))
+            if alone:
+                player.rest()
+            todo = [] if parameters else part.computable(piece.experiments)
+            player.play(piece, todo, lambda todo, part=part: part.compute(todo, threads=threads))
+            if alone or at_once == 1:
+                player.rest()
+        results = player.results()
     failed = [result for result in results if result["error"]]
+    if preset != "quick":  # hours of computing are worth keeping beside the figures; minutes are not
+        artefacts.keep_histories(folder, (store.folder, *store.also))
     report = write_report(folder, stores=(store.folder, *store.also))
     say.line(f"{len(results) - len(failed)} of {len(results)} notebooks in {clock(time.monotonic() - began)}; report: {report.as_uri()}")
     for result in failed:
@@ -563,171 +562,3 @@ def _notebooks(names, only) -> dict[str, Path]:
     if len(missing) == len(paths):
         raise InputError(f"no notebooks in {folder}; run from a checkout of the source, where notebooks/ lies.")
     return {name: path for name, path in paths.items() if name not in missing}
-
-
-def _play(name: str, path: Path, target: Path, values: dict, experiments: list[Experiment], store: Store, say: _Teller) -> dict:
-    """One notebook: its line of progress, its execution, its result."""
-    longest = list(_longest(experiments).values())
-    before = {experiment.key: _where(experiment, store) for experiment in longest}
-    pending = [experiment for experiment in longest if before[experiment.key] is None]
-    began, error, cell = time.monotonic(), None, None
-    with say.about(name, pending, store) as on_cell:
-        try:
-            _execute(path, target, values, store, on_cell)
-        except NotebookFailed as failure:
-            error, cell = str(failure), failure.cell
-    seconds = time.monotonic() - began
-    computed = sum(_where(experiment, store) is not None for experiment in pending)
-    places = list(before.values())
-    runs = {
-        "committed": places.count("committed"),
-        "stored": places.count("stored"),
-        "computed": computed,
-        "missing": len(pending) - computed,
-    }
-    counted = ", ".join(f"{count} {what}" for what, count in runs.items() if count)
-    say.line(f"{name:<{say.width}}  {'FAILED after' if error else 'done in'} {clock(seconds)}{f'; runs: {counted}' if counted else ''}")
-    if error:
-        say.line(f"{'':<{say.width}}  {error}")
-    return {"notebook": name, "seconds": round(seconds, 3), "error": error, "cell": cell, "runs": runs, "executed": str(target)}
-
-
-def _where(experiment: Experiment, store: Store) -> str | None:
-    """ "stored", "committed" (among the histories that came with the figures), or None."""
-    found = store.load(experiment)
-    return None if found is None else "stored" if found.folder.parent == store.folder else "committed"
-
-
-def _execute(path: Path, target: Path, values: dict, store: Store, on_cell: Callable[[int, int], None]) -> None:
-    """papermill on one notebook. Raises NotebookFailed. A kernel that does not start (two that hit on one port, say) is tried once more."""
-    import papermill
-    from nbclient.exceptions import DeadKernelError
-    from papermill.exceptions import PapermillExecutionError
-
-    logging.getLogger("papermill").addHandler(logging.NullHandler())  # its warnings are told here, better
-    number, cells = _numbering(_read(path), bool(values))
-    for attempt in (1, 2):
-        at: list[int] = []  # indices, in papermill's copy, of the cells that were started
-
-        def started(cell, cell_index, at=at):
-            at.append(cell_index)
-            on_cell(number(cell_index), cells)
-
-        try:
-            papermill.execute_notebook(
-                _plain(path),
-                _plain(target),
-                parameters=values,
-                kernel_name="python3",
-                language="python",
-                progress_bar=False,
-                start_timeout=START_SECONDS,
-                kernel_manager_class=_kernel(store),
-                iopub_timeout=START_SECONDS,  # a busy machine may be late with a cell's last output
-                on_cell_start=started,
-            )
-            return
-        except PapermillExecutionError as error:
-            lines = f"{error.ename}: {error.evalue}".strip().splitlines()
-            text = lines[0] if len(lines) == 1 else f"{error.ename}: … {lines[-1].strip()}"
-            raise NotebookFailed(f"cell {number(error.cell_index)}: {text}", number(error.cell_index)) from None
-        except (RuntimeError, OSError, TimeoutError) as error:
-            if at:
-                died = isinstance(error, DeadKernelError)
-                what = "the kernel died (killed, most often for memory)" if died else f"{type(error).__name__}: {_last_line(error)}"
-                _mark(target, at[-1], type(error).__name__, what)
-                cell = number(at[-1])
-                raise NotebookFailed(f"cell {cell}: {what}; what was computed is stored, run the same again to go on.", cell) from None
-            if attempt == 2:
-                raise NotebookFailed(f"its kernel did not start: {_last_line(error)}") from None
-
-
-def _mark(target: Path, index: int, name: str, text: str) -> None:
-    """Put into the executed copy what its dead kernel could not."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        copy = nbformat.read(target, as_version=4)
-        copy.cells[index].outputs.append(nbformat.v4.new_output("error", ename=name, evalue=text, traceback=[f"{name}: {text}"]))
-        copy.cells[index].metadata.setdefault("papermill", {}).update(exception=True, status="failed")
-        nbformat.write(copy, target)
-
-
-def _numbering(source: nbformat.NotebookNode, injected: bool) -> tuple[Callable[[int], int], int]:
-    """(index in papermill's copy → number from 1 in the notebook itself, its number of cells): papermill adds one after the parameters."""
-    tags = [cell.metadata.get("tags", []) for cell in source.cells]
-    place = next((i + 1 for i, tag in enumerate(tags) if "parameters" in tag), 0)
-    shifted = injected and not any("injected-parameters" in tag for tag in tags)
-    return lambda index: index + 1 - (shifted and index >= place), len(tags)
-
-
-def _plain(path: Path) -> str:
-    """A path that papermill's str.format leaves as it is."""
-    return str(path).replace("{", "{{").replace("}", "}}")
-
-
-def _last_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
-
-
-def _kernel(store: Store) -> type:
-    """A kernel manager whose kernels are this interpreter with this package, whatever "python3" means among the installed kernels.
-
-    What a kernel writes past Jupyter (its own complaints while it is shut down) is not for the reader.
-    """
-    from ipykernel.kernelspec import get_kernel_dict
-    from jupyter_client.kernelspec import KernelSpec
-    from jupyter_client.manager import AsyncKernelManager
-
-    env = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}  # figures in the notebook, whatever the shell has set
-    if store.folder != default_folder():
-        env["FEDINIT_RUNS"] = str(store.folder.absolute())
-    package = Path(__file__).resolve().parents[1]
-    if "site-packages" not in package.parts:
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
-    env = {name: text.replace("$", "$$") for name, text in env.items()}  # jupyter_client substitutes $names
-    spec = KernelSpec(**get_kernel_dict(extra_arguments=["--log-level=ERROR"]), env=env)
-
-    class Kernel(AsyncKernelManager):
-        @property
-        def kernel_spec(self):
-            return spec
-
-        async def start_kernel(self, **options):
-            return await super().start_kernel(**options, stderr=subprocess.DEVNULL)
-
-    return Kernel
-
-
-class _Teller:
-    """Lines of progress; in a terminal, beside them, one line that changes while a notebook runs."""
-
-    def __init__(self, stream, width: int):
-        self.stream, self.width, self.live = stream, width, stream.isatty()
-
-    def line(self, text: str) -> None:
-        print(f"\r\x1b[2K{text}" if self.live else text, file=self.stream, flush=True)
-
-    @contextlib.contextmanager
-    def about(self, name: str, pending: list[Experiment], store: Store) -> Iterator[Callable[[int, int], None]]:
-        """Tells, until the context ends, which cell runs, and how many rounds of the `pending` runs are done."""
-        began, ended, where = time.monotonic(), threading.Event(), []
-        total = sum(experiment.rounds for experiment in pending)
-        if not self.live:
-            self.line(f"{name:<{self.width}}  started{f'; {len(pending)} runs to compute' if pending else ''}")
-
-        def tell() -> None:
-            while not ended.wait(1.0 if self.live else QUIET):
-                done = sum(store.rounds_done(experiment) for experiment in pending)
-                rounds = f" · rounds {done}/{total}" if total else ""
-                cell = "cell {} of {}".format(*where[-1]) if where else "starting"
-                text = f"{name:<{self.width}}  {cell}{rounds} · {clock(time.monotonic() - began)}"
-                print(f"\r\x1b[2K{text}" if self.live else text, end="" if self.live else "\n", file=self.stream, flush=True)
-
-        thread = threading.Thread(target=tell, daemon=True)
-        thread.start()
-        try:
-            yield lambda cell, cells: where.append((cell, cells))
-        finally:
-            ended.set()
-            thread.join()
-            if self.live:
-                print("\r\x1b[2K", end="", file=self.stream, flush=True)

@@ -213,7 +213,7 @@ assert preset == "quick" and seeds == [0, 1]"""
     result = json.loads(printed.out)
     assert [r["notebook"] for r in result["notebooks"]] == ["a_first", "b_second"]  # c_third has no notebook: left out
     assert result["notebooks"][0]["runs"] == {"committed": 0, "stored": 0, "computed": 2, "missing": 0}
-    assert result["notebooks"][1]["runs"] == {"committed": 0, "stored": 2, "computed": 0, "missing": 4}
+    assert result["notebooks"][1]["runs"] == {"committed": 0, "stored": 2, "computed": 4, "missing": 0}
     assert "a_first   done in" in printed.err and "runs: 2 computed" in printed.err and "index.html" in printed.err
     executed = nbformat.read(out / "notebooks" / "a_first.ipynb", 4)
     assert executed.cells[-1].outputs[0].text.split() == [sys.executable, str(store.folder)]
