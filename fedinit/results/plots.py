@@ -306,15 +306,17 @@ def sensitivity(summary: pd.DataFrame, x: str = "beta", ax: Axes | None = None) 
         low, high = ax.get_ylim()
         ax.set_ylim(low - 0.12 * (high - low) * bool(failed), high)  # room for the crosses
         if failed:
-            bad = sorted(failed)
+            first = last = int(np.flatnonzero(values == max(failed))[0])
+            while first and values[first - 1] in failed:
+                first -= 1
             ax.text(
-                bad[-1],
-                0.9 if poor else 0.13,
-                "training fails" if poor else "diverged",
+                back((edges[first] + edges[last + 1]) / 2),
+                0.97 if poor else 0.13,
+                "training\nfails" if poor else "diverged",
                 fontsize=7,
                 color="0.35",
-                ha="right" if bad[-1] == values[-1] else "center",
-                va="bottom",
+                ha="center",
+                va="top" if poor else "bottom",
                 transform=ax.get_xaxis_transform(),
             )
         ax.set_xlabel(names[x])
