@@ -113,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", parents=[settings, cadence, machine], help="one run", **_shape("run"))
     run.add_argument("--method", default="fedinit", help="fedavg, fedinit, scaffold+ri, fedsam, … (default fedinit)")
     run.add_argument("--seed", default="0", help="default 0")
+    run.add_argument("--jobs", type=_whole, help="processes for the clients of a round, where the run is long (default: one a core)")
     run.set_defaults(command=_run)
 
     sweep = commands.add_parser("sweep", parents=[settings, cadence, machine], help="many runs over the cores", **_shape("sweep"))
@@ -273,6 +274,7 @@ def _run(arguments) -> None:
             store=store,
             device=arguments.device,
             threads=arguments.threads,
+            jobs=arguments.jobs,
             evaluate_every=arguments.evaluate_every,
             evaluate_last=arguments.evaluate_last,
             memory=arguments.memory,

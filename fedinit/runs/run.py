@@ -70,9 +70,11 @@ def run(
     Raises InputError for bad arguments, before any work.
     """
     packing.memory(memory, [], 1, device)
-    for name, value in (("evaluate_every", evaluate_every), ("evaluate_last", evaluate_last)):
+    for name, value in (("evaluate_every", evaluate_every), ("evaluate_last", evaluate_last), ("jobs", 1 if jobs is None else jobs)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InputError(f"{name} = {value!r} is not allowed; allowed: a whole number of rounds ≥ 1.")
+            raise InputError(f"{name} = {value!r} is not allowed; allowed: a whole number ≥ 1.")
+    if (jobs or 1) * threads > cores():
+        raise InputError(f"jobs × threads = {jobs or 1} × {threads} is more than the {cores()} cores here; lower one of them.")
     store = store or Store()
     found = store.load(experiment)
     if found is not None:

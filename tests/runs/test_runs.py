@@ -395,10 +395,10 @@ def test_a_run_asked_for_twice_is_in_the_frame_once(tmp_path):
 
 @pytest.mark.parametrize(("method", "memory"), [("fedinit", "disk"), ("scaffold+ri", "ram")])
 def test_one_run_over_several_processes_has_the_same_bits(tmp_path, monkeypatch, method, memory):
-    """The clients of a round on three processes, from the second round on; vectors on the client, broadcast ones, clients seen for the first time."""
+    """The clients of a round on two processes, from the second round on; vectors on the client, broadcast ones, clients seen for the first time."""
     alone = run(tiny(method, rounds=4), store=Store(tmp_path / "alone"), jobs=1)
     monkeypatch.setattr(sys.modules["fedinit.runs.run"], "WORTH_A_CREW", 0.0)
-    crew = run(tiny(method, rounds=4), store=Store(tmp_path / "crew"), jobs=3, memory=memory)
+    crew = run(tiny(method, rounds=4), store=Store(tmp_path / "crew"), jobs=2, memory=memory)
     same(crew.history, alone.history)
 
 
