@@ -19,6 +19,20 @@ from fedinit.results.ledger import NOT_REPRODUCED, NOT_TESTED, REPRODUCED
 
 PICTURES = (".svg", ".png")  # the first that is there is shown
 DOWNLOADS = (".png", ".svg", ".pdf", ".csv", ".tex")
+READING = (  # the order on the page: the ledger, then as in the paper
+    "claims",
+    "schematic",
+    "data_heterogeneity",
+    "table2_3_theory",
+    "table4_cifar10",
+    "table5_cifar100",
+    "table6_plugin",
+    "table7_8_time",
+    "table9_cost",
+    "figure1_sensitivity",
+    "figure2_divergence",
+    "your_own_method",
+)
 ENLARGED = 1.6  # pictures are drawn for paper, with 8 pt text
 KINDS = {REPRODUCED: "yes", NOT_REPRODUCED: "no", NOT_TESTED: "open"}
 
@@ -53,7 +67,7 @@ class Section:
 def write_report(folder: str | Path, stores: Sequence[Path] = ()) -> Path:
     """Write <folder>/index.html from the sidecars, pictures, tables and executed notebooks that lie there; returns its path.
 
-    The claims ledger comes first, then the notebooks in the order in which they run. `stores` are folders of runs where the hardware behind
+    The claims ledger comes first, then the notebooks in the paper's order. `stores` are folders of runs where the hardware behind
     the numbers is looked up, beside <folder>/runs. Links are relative: the folder may be moved or served as it is.
     """
     folder = Path(folder)
@@ -122,7 +136,7 @@ def _table(name: str, fragment: str) -> Markup:
 
 
 def _sections(folder: Path, items: list[Item]) -> list[Section]:
-    order = ["claims", *(name for name in artefacts.RUNS if name != "claims")]
+    order = sorted(artefacts.RUNS, key=lambda name: READING.index(name) if name in READING else len(READING))
     order += sorted({item.meta["notebook"] for item in items} - set(order))
     sections = []
     for name in order:

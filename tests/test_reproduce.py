@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from fedinit import artefacts
 from fedinit.errors import InputError
 from fedinit.experiment import Experiment
-from fedinit.report import write_report
+from fedinit.report import READING, write_report
 from fedinit.reproduce import check_parameters, declared, plan, reproduce
 from fedinit.results import tables
 from fedinit.runs import Store, run
@@ -380,6 +380,10 @@ def test_report_text(figures):
     assert "#T_table4_row1_col0" in text and "#T_t_" not in text and "<caption" not in text
     assert "synthetic:200/100" in text and "<dt>hardware</dt>" in text and artefacts.commit() in text
     assert "http" not in text.replace("http-equiv", "") and str(figures) not in text
+
+
+def test_every_notebook_has_its_place_in_the_report():
+    assert set(READING) == set(artefacts.RUNS) and READING[0] == "claims"
 
 
 def test_report_of_nothing(tmp_path):
