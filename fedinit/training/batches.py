@@ -79,13 +79,12 @@ class Batches:
 def augment(x: torch.Tensor, luck: np.random.Generator) -> torch.Tensor:
     """x (B, H, W, 3): flipped with p .5, then with p .5 a crop at a uniform offset from PAD px zero padding (released code)."""
     count, height, width, _ = x.shape
-    flip = luck.random(count) < 0.5
+    flip = torch.from_numpy((luck.random(count) < 0.5).nonzero()[0]).to(x.device)
     offset = np.where(luck.random((count, 1)) < 0.5, luck.integers(0, 2 * PAD + 1, (count, 2)), PAD)
-    rows = offset[:, :1] + np.arange(height)
-    columns = offset[:, 1:] + np.arange(width)
-    # the flip comes before the crop: column j of the padded flipped image is column (width + 2 PAD − 1 − j) of the padded one
-    columns = np.where(flip[:, None], width + 2 * PAD - 1 - columns, columns)
-    rows += (height + 2 * PAD) * np.arange(count)[:, None]  # of all padded images, one below the other
-    pixels = torch.from_numpy(rows[:, :, None] * (width + 2 * PAD) + columns[:, None, :]).to(x.device)
+    x = x.index_copy(0, flip, x.index_select(0, flip).flip(2))
     padded = torch.nn.functional.pad(x, (0, 0, PAD, PAD, PAD, PAD))
-    return padded.view(-1, 3).index_select(0, pixels.view(-1)).view(x.shape)
+    # a row of a crop is one stretch of memory that begins at some pixel of all the padded images
+    rows = offset[:, :1] + np.arange(height) + padded.shape[1] * np.arange(count)[:, None]
+    first = torch.from_numpy(rows * padded.shape[2] + offset[:, 1:]).to(x.device)
+    stretches = padded.view(-1).as_strided((padded.numel() // 3 - width + 1, 3 * width), (3, 1))
+    return stretches.index_select(0, first.view(-1)).view(x.shape)

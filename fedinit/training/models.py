@@ -6,8 +6,10 @@ BatchNorm's running statistics behind, so a model with buffers is refused.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -17,7 +19,7 @@ from fedinit.errors import InputError
 
 
 class Conv(nn.Conv2d):
-    """A 3×3 convolution with padding 1 that is one matrix product where its input is at most 2×2 (`small`).
+    """A 3×3 convolution with padding 1 that is computed tap by tap, by matrix products, where its map is `small` enough for that to pay.
 
     `side` is the height and width of its input. `slot`, set by FlatModel on the CPU, is where the weight's gradient is to be written; while it
     is None this is torch's own convolution.
@@ -25,13 +27,14 @@ class Conv(nn.Conv2d):
 
     def __init__(self, inputs: int, outputs: int, stride: int = 1, *, side: int, bias: bool = False):
         super().__init__(inputs, outputs, 3, stride, 1, bias=bias)
-        self.small = side <= 2
+        out = -(-side // stride)
+        self.small = out <= 2 or (out <= 4 and inputs >= 256)
         self.slot: torch.Tensor | None = None
 
     def forward(self, x):
         if self.slot is None:
             return super().forward(x)
-        y = _SmallMap.apply(x, self.weight.detach(), self.slot, self.stride[0])
+        y = _Taps.apply(x, self.weight.detach(), self.slot, self.stride[0])
         return y if self.bias is None else y + self.bias[:, None, None]
 
 
@@ -46,65 +49,89 @@ class Pointwise(nn.Conv2d):
         return F.linear(pixels, self.weight.flatten(1)).permute(0, 3, 1, 2)
 
 
-class _SmallMap(torch.autograd.Function):
-    """A 3×3 convolution with padding 1 of a 1×1 or 2×2 map as one matrix product over (pixel, channel), without the taps that meet padding only.
+class _Taps(torch.autograd.Function):
+    """A 3×3 convolution with padding 1 as one matrix product a tap, over just the pairs (output pixel, input pixel) that the tap joins.
 
-    Exact up to the order of sums. Of 9 products of channels at each output pixel 1 is left on a 1×1 map and 4 on a 2×2 map. The weight's gradient
-    goes straight to `slot`; that of a tap that meets no data is 0 and is not written, `slot` has zeros there from the start.
+    Exact up to the order of sums. Of the nine taps one meets data on a 1×1 map; on a 2×2 map there are 16 pairs, not 36. The weight's gradient goes
+    straight to `slot`; that of a tap that meets no data is 0 and is not written, `slot` has zeros there from the start.
     """
 
     @staticmethod
     def forward(ctx, x, weight, slot, stride):
-        count, _, side, _ = x.shape
-        inputs, matrix = x.permute(0, 2, 3, 1).reshape(count, -1), _matrix(weight, side, stride)
-        ctx.save_for_backward(inputs, matrix)
-        ctx.rest = slot, side, stride
-        y = torch.mm(inputs, matrix.t()).view(count, -1, len(weight))
-        out = side // stride if side > 1 else 1
-        return _turned(y).view(count, out, out, -1).permute(0, 3, 1, 2)
+        plan, taps = _plan(*x.shape[2:], stride, x.dtype), _pixels(weight)
+        inputs = _pixels(x).index_select(0, plan.inputs)
+        outputs = x.new_empty(len(plan.outputs), len(x), len(weight))
+        for chosen, rows, shape in plan.groups:
+            torch.bmm(_rows(inputs, rows, shape), taps[chosen].transpose(1, 2), out=_rows(outputs, rows, shape))
+        ctx.save_for_backward(inputs)
+        ctx.rest = plan, weight, slot, x.shape[2:]
+        return _image(outputs, plan.to_outputs, plan.size)
 
     @staticmethod
     def backward(ctx, gradient):
-        inputs, matrix = ctx.saved_tensors
-        slot, side, stride = ctx.rest
-        outputs = _turned(gradient.permute(0, 2, 3, 1).flatten(1, 2)).reshape(len(inputs), -1)
-        taps = _taps(slot)
-        if side == 1:
-            torch.mm(outputs.t(), inputs, out=taps[1, 1])
-        else:
-            pairs = torch.mm(outputs.t(), inputs).view(-1, len(slot), 4, slot.shape[1]).transpose(1, 2)
-            if stride == 2:
-                taps[1:, 1:].copy_(pairs.view(2, 2, *pairs.shape[2:]))
-            else:
-                torch.mm(_TAP_OF_PAIR.to(pairs.dtype), pairs.reshape(16, -1), out=taps.view(9, -1))
-        dx = torch.mm(outputs, matrix).view(len(inputs), side, side, -1).permute(0, 3, 1, 2)
-        return dx, None, None, None
+        (inputs,) = ctx.saved_tensors
+        plan, weight, slot, size = ctx.rest
+        taps, slots = _pixels(weight), _pixels(slot)
+        outputs = _pixels(gradient).index_select(0, plan.outputs)
+        back = torch.empty_like(inputs)
+        for chosen, rows, shape in plan.groups:
+            out = _rows(outputs, rows, shape)
+            torch.bmm(out, taps[chosen], out=_rows(back, rows, shape))
+            torch.bmm(out.transpose(1, 2), _rows(inputs, rows, shape), out=slots[chosen])
+        return _image(back, plan.to_inputs, size), None, None, None
 
 
-def _taps(weight: torch.Tensor) -> torch.Tensor:
-    """A weight (O, I, 3, 3) as (3, 3, O, I), which is its order in memory."""
-    return weight.permute(2, 3, 0, 1)
+@dataclass(frozen=True)
+class _Plan:
+    """Of one map size and stride: the output's size; the pairs (output pixel, input pixel), tap after tap; 0/1 matrices (pixels, pairs) that sum the
+    pairs of each pixel; and the taps with equally many pairs, in groups of one product: (which taps, which pairs, (taps, pairs a tap))."""
+
+    size: tuple[int, int]
+    outputs: torch.Tensor
+    inputs: torch.Tensor
+    to_outputs: torch.Tensor
+    to_inputs: torch.Tensor
+    groups: list[tuple[slice, slice, tuple[int, int]]]
 
 
-def _matrix(weight: torch.Tensor, side: int, stride: int) -> torch.Tensor:
-    """(output pixels, the last one first, · O, input pixels · I). Output pixel p sees input pixel q by tap q − stride · p + 1 in each direction."""
-    taps, (outputs, inputs) = _taps(weight), weight.shape[:2]
-    if side == 1:
-        return taps[1, 1]
-    if stride == 2:
-        return taps[1:, 1:].permute(2, 0, 1, 3).reshape(outputs, -1)
-    down, right, *inner = taps.stride()
-    pairs = taps.as_strided((2, 2, 2, 2, outputs, inputs), (down, right, down, right, *inner))  # [p, q] is tap q + p, p counted from the end
-    return pairs.permute(0, 1, 4, 2, 3, 5).reshape(4 * outputs, -1)
+@functools.cache
+def _plan(height: int, width: int, stride: int, dtype: torch.dtype) -> _Plan:
+    size = -(-height // stride), -(-width // stride)
+    pairs: dict[int, list[tuple[int, int]]] = {}
+    for tap, (a, b) in enumerate(itertools.product(range(3), repeat=2)):
+        for out, (i, j) in enumerate(itertools.product(*map(range, size))):
+            row, column = stride * i + a - 1, stride * j + b - 1
+            if 0 <= row < height and 0 <= column < width:
+                pairs.setdefault(tap, []).append((out, row * width + column))
+    groups, ordered = [], []
+    for many in sorted({len(found) for found in pairs.values()}, reverse=True):
+        left = [tap for tap, found in pairs.items() if len(found) == many]
+        while left:  # taps at equal distances are one strided view
+            step = left[1] - left[0] if len(left) > 1 else 1
+            run = [tap for n, tap in enumerate(left) if tap == left[0] + n * step]
+            left = left[len(run) :]
+            groups.append((slice(run[0], run[-1] + 1, step), slice(len(ordered), len(ordered) + len(run) * many), (len(run), many)))
+            ordered += [pair for tap in run for pair in pairs[tap]]
+    outputs, inputs = (torch.tensor(pixels) for pixels in zip(*ordered, strict=True))
+    to_outputs, to_inputs = (torch.eye(n, dtype=dtype)[:, of] for n, of in ((size[0] * size[1], outputs), (height * width, inputs)))
+    return _Plan(size, outputs, inputs, to_outputs, to_inputs, groups)
 
 
-# the tap (row) of each pair (p, q) of pixels of a 2×2 map (column), p counted from the end
-_TAP_OF_PAIR = torch.tensor([[float(tap == 3 * (i + m) + j + n) for i in (0, 1) for j in (0, 1) for m in (0, 1) for n in (0, 1)] for tap in range(9)])
+def _pixels(x: torch.Tensor) -> torch.Tensor:
+    """(B, C, H, W), or a weight (O, I, 3, 3), as a view (H · W, B, C): a matrix a pixel, or a tap."""
+    return x.permute(2, 3, 0, 1).flatten(0, 1)
 
 
-def _turned(pixels: torch.Tensor) -> torch.Tensor:
-    """(B, pixels, C) with the last pixel first."""
-    return pixels if pixels.shape[1] == 1 else pixels.flip(1)
+def _rows(pairs: torch.Tensor, rows: slice, shape: tuple[int, int]) -> torch.Tensor:
+    """Of (pairs, B, C) those of one group, as (taps, pairs a tap · B, C)."""
+    chosen = pairs[rows]
+    return chosen.view(shape[0], shape[1] * chosen.shape[1], chosen.shape[2])
+
+
+def _image(pairs: torch.Tensor, sums: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    """Of (pairs, B, C) the sums over the pairs of each pixel, as (B, C, *size) with channels last in memory."""
+    pixels = (sums @ pairs.flatten(1)).view(*size, *pairs.shape[1:]) if len(pairs) > 1 else pairs[None]
+    return pixels.permute(2, 0, 1, 3).contiguous().permute(0, 3, 1, 2)
 
 
 class BasicBlock(nn.Module):
