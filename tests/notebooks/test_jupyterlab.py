@@ -188,7 +188,7 @@ def lab(tmp_path_factory):
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
             if "parameters" in cell.metadata.get("tags", []):
-                cell.source = parameters
+                cell.source += f"\n{parameters}"
         nbformat.write(notebook, notebooks / f"{name}.ipynb")
     for name, seeds in SEEDS.items():
         values = {"ROUNDS": rounds_of(name), "SEEDS": seeds, "JOBS": JOBS}
