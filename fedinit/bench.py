@@ -1,8 +1,8 @@
 """What the simulator costs: a plain PyTorch loop with no federated code beside the engine, on the same work, interleaved.
 
-The plain loop has the images in memory, slices batches, augments them in one go, clips with torch's clip_grad_norm_ and steps with fused SGD. Both do
-the same number of steps of the same batch size on the same model from the same initial weights; drift of the machine cancels in the ratios.
-"""
+The plain loop has the images in memory, slices batches, augments them in one go, clips with torch's clip_grad_norm_ and steps with fused
+SGD. Both do the same number of steps of the same batch size on the same model from the same initial weights; drift of the machine cancels
+in the ratios. """
 
 from __future__ import annotations
 
@@ -162,7 +162,14 @@ def report(folder: Path, methods: Sequence[str], model: str, width: int, repeats
         figure, ax = plt.subplots(figsize=(style.COLUMN, 0.5 + 0.22 * len(table)))
         names = [name if name == "plain loop" else display_name(name) for name in table.index]
         ends = [table.ratio - table.lowest, table.highest - table.ratio]
-        ax.barh(names, table.ratio, xerr=ends, color=["0.7"] + [style.look(m)["color"] for m in table.index[1:]], height=0.7, error_kw={"lw": 0.8})
+        ax.barh(
+            names,
+            table.ratio,
+            xerr=ends,
+            color=["0.7"] + [style.look(m)["color"] for m in table.index[1:]],
+            height=0.7,
+            error_kw={"lw": 0.8},
+        )
         ax.axvline(1, color="0.3", lw=0.6)
         ax.invert_yaxis()
         ax.set_xlabel("time of a round / plain loop")

@@ -79,7 +79,8 @@ def test_every_notebook_is_in_the_readme_and_the_other_way_round():
 
 
 def test_the_three_files_of_requirements_agree():
-    """environment.yml and the Makefile take their pins from constraints.txt; every requirement of pyproject.toml is pinned there, inside its range."""
+    """environment.yml and the Makefile take their pins from constraints.txt; every requirement of pyproject.toml is pinned there, inside
+    its range."""
     import tomllib
 
     from packaging.requirements import Requirement

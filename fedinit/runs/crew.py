@@ -1,8 +1,7 @@
 """The clients of a single run's rounds over a few persistent processes; the bits do not depend on their number.
 
-Each process has the images and a model of its own. Vectors go through one mapped file, the board: the global model and what is broadcast, and a
-place for each client that is being trained, with its vectors on the way there and its results on the way back.
-"""
+Each process has the images and a model of its own. Vectors go through one mapped file, the board: the global model and what is broadcast,
+and a place for each client that is being trained, with its vectors on the way there and its results on the way back. """
 
 from __future__ import annotations
 
@@ -17,7 +16,6 @@ import cloudpickle
 import torch
 
 from fedinit.data import Images, load_images
-from fedinit.experiment import Experiment
 from fedinit.runs import packing
 from fedinit.runs.workers import WorkerDied, pool
 from fedinit.training.local import Local
@@ -46,11 +44,16 @@ class _Layout:
         """(the client's vectors as they go, the end as it comes back, its new vectors)"""
         many = len(self.own)
         first = 1 + len(self.broadcast) + number * (2 * many + 1)
-        return dict(zip(self.own, rows[first:], strict=False)), rows[first + many], dict(zip(self.own, rows[first + many + 1 :], strict=False))
+        return (
+            dict(zip(self.own, rows[first:], strict=False)),
+            rows[first + many],
+            dict(zip(self.own, rows[first + many + 1 :], strict=False)),
+        )
 
 
 class Crew:
-    """`with Crew(simulation, jobs, threads): simulation.step()`: the simulation's clients are trained by `jobs` processes of `threads` threads.
+    """`with Crew(simulation, jobs, threads): simulation.step()`: the simulation's clients are trained by `jobs` processes of `threads`
+    threads.
 
     To be entered after the first round, which shows what vectors there are. On the CPU only.
     """

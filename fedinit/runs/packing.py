@@ -30,8 +30,8 @@ def places(room: dict[str, int], each: int, most: int) -> list[str]:
 
 
 def memory(asked: str, experiments: list[Experiment], at_once: int, device: str) -> str:
-    """Where the clients' vectors of runs live: as asked, or for "auto" in RAM if `at_once` of the largest of them fit; else on disk, and a line
-    says so. Raises InputError for what is neither."""
+    """Where the clients' vectors of runs live: as asked, or for "auto" in RAM if `at_once` of the largest of them fit; else on disk, and a
+    line says so. Raises InputError for what is neither."""
     if asked not in ("auto", "ram", "disk"):
         raise InputError(f"memory = {asked!r} is not allowed; allowed: auto, ram, disk.")
     if asked != "auto" or not experiments:

@@ -28,7 +28,6 @@ from fedinit.runs.workers import cores
 from fedinit.training.memory import Memory
 from fedinit.training.rounds import COLUMNS, Simulation
 
-
 PATIENCE = 50.0  # times what a checkpoint costs, until there is a next one: it takes at most 2 % of a run
 WORTH_A_CREW = 60.0  # seconds of training that must be left before further processes are started for one run
 
@@ -58,8 +57,8 @@ def run(
         images              the data set, if it is loaded already
         device              "auto", "cpu", "cuda", "mps"
         threads             of torch's, while computing; recorded, since sums may differ in the last bit with their number
-        jobs                processes that the clients of a round are spread over, on the CPU: at most so many (default: cores // threads), and only
-                            where more than a minute is left to train. The bits do not depend on their number
+        jobs                processes that the clients of a round are spread over, on the CPU: at most so many (default: cores //
+                            threads), and only where more than a minute is left to train. The bits do not depend on their number
         evaluate_every      test the global model every so many rounds,
         evaluate_last       and in each of the last so many, which a rule such as "the smoothed maximum of the last 50" needs
         memory              where the clients' vectors live between rounds: "ram", "disk", or "auto", by the estimate and what is free
@@ -83,7 +82,19 @@ def run(
         if (found := store.load(experiment)) is None:  # else the process that we waited for has done it
             memory = packing.memory(memory, [experiment], 1, device)
             with _threads(threads):
-                _compute(experiment, store, images, device, threads, jobs, (evaluate_every, evaluate_last), memory, checkpoint_seconds, compiled, on_round)
+                _compute(
+                    experiment,
+                    store,
+                    images,
+                    device,
+                    threads,
+                    jobs,
+                    (evaluate_every, evaluate_last),
+                    memory,
+                    checkpoint_seconds,
+                    compiled,
+                    on_round,
+                )
             found = store.load(experiment)
     return found
 

@@ -25,7 +25,9 @@ def pool(count: int, env: dict[str, str], then=None, given: tuple = ()):
     """
     from loky import ProcessPoolExecutor
 
-    return ProcessPoolExecutor(count, initializer=_enter, initargs=(os.getpid(), then, given), env={**env, "LOKY_MAX_MEMORY_LEAK_SIZE": "1e18"})
+    return ProcessPoolExecutor(
+        count, initializer=_enter, initargs=(os.getpid(), then, given), env={**env, "LOKY_MAX_MEMORY_LEAK_SIZE": "1e18"}
+    )
 
 
 def _enter(parent: int, then, given: tuple) -> None:

@@ -21,8 +21,8 @@ from fedinit.errors import InputError
 class Conv(nn.Conv2d):
     """A 3×3 convolution with padding 1 that is computed tap by tap, by matrix products, where its map is `small` enough for that to pay.
 
-    `side` is the height and width of its input. `slot`, set by FlatModel on the CPU, is where the weight's gradient is to be written; while it
-    is None this is torch's own convolution.
+    `side` is the height and width of its input. `slot`, set by FlatModel on the CPU, is where the weight's gradient is to be written;
+    while it is None this is torch's own convolution.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int = 1, *, side: int, bias: bool = False):
@@ -52,9 +52,8 @@ class Pointwise(nn.Conv2d):
 class _Taps(torch.autograd.Function):
     """A 3×3 convolution with padding 1 as one matrix product a tap, over just the pairs (output pixel, input pixel) that the tap joins.
 
-    Exact up to the order of sums. Of the nine taps one meets data on a 1×1 map; on a 2×2 map there are 16 pairs, not 36. The weight's gradient goes
-    straight to `slot`; that of a tap that meets no data is 0 and is not written, `slot` has zeros there from the start.
-    """
+    Exact up to the order of sums. Of the nine taps one meets data on a 1×1 map; on a 2×2 map there are 16 pairs, not 36. The weight's
+    gradient goes straight to `slot`; that of a tap that meets no data is 0 and is not written, `slot` has zeros there from the start. """
 
     @staticmethod
     def forward(ctx, x, weight, slot, stride):
@@ -83,8 +82,9 @@ class _Taps(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class _Plan:
-    """Of one map size and stride: the output's size; the pairs (output pixel, input pixel), tap after tap; 0/1 matrices (pixels, pairs) that sum the
-    pairs of each pixel; and the taps with equally many pairs, in groups of one product: (which taps, which pairs, (taps, pairs a tap))."""
+    """Of one map size and stride: the output's size; the pairs (output pixel, input pixel), tap after tap; 0/1 matrices (pixels, pairs)
+    that sum the pairs of each pixel; and the taps with equally many pairs, in groups of one product: (which taps, which pairs, (taps,
+    pairs a tap))."""
 
     size: tuple[int, int]
     outputs: torch.Tensor
@@ -247,8 +247,8 @@ def build(name: str, classes: int, *, width: int = 64, stem: str = "imagenet", s
     buffers = [key for key, _ in model.named_buffers()]
     if buffers:
         raise InputError(
-            f"model = {name!r} has buffers ({', '.join(buffers[:3])}{', …' if len(buffers) > 3 else ''}) that averaging parameters would leave "
-            "stale; allowed: models without buffers. Use GroupNorm in place of BatchNorm."
+            f"model = {name!r} has buffers ({', '.join(buffers[:3])}{', …' if len(buffers) > 3 else ''}) that averaging parameters "
+            "would leave stale; allowed: models without buffers. Use GroupNorm in place of BatchNorm."
         )
     return model
 

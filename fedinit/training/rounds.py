@@ -40,7 +40,7 @@ COLUMNS = (
 
 
 def pick_device(device: str) -> torch.device:
-    """"auto" → cuda, mps or cpu, whichever is there first; or the named one. Raises InputError when it is not there."""
+    """ "auto" → cuda, mps or cpu, whichever is there first; or the named one. Raises InputError when it is not there."""
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device == "auto":
         return torch.device(next(name for name in ("cuda", "mps", "cpu") if available[name]))
@@ -73,7 +73,9 @@ class Simulation:
         compiled    train through torch.compile: for long runs on a GPU
     """
 
-    def __init__(self, experiment: Experiment, images: Images | None = None, *, device="auto", memory=None, batches=None, module=None, compiled=False):
+    def __init__(
+        self, experiment: Experiment, images: Images | None = None, *, device="auto", memory=None, batches=None, module=None, compiled=False
+    ):
         self.experiment = e = experiment
         self.device = pick_device(device)
         keep_memory()

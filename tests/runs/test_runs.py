@@ -44,9 +44,7 @@ class Killed(Exception):
 @pytest.mark.parametrize("memory", ["ram", "disk"])
 @pytest.mark.parametrize("method", ["scaffold+ri", "fedadam", "feddyn+ri", "fedcm"])
 @pytest.mark.parametrize("seconds", [0.0, 1e9])
-def test_a_run_stopped_after_any_round_and_started_again_has_the_bits_of_one_never_stopped(
-    method, memory, seconds, tmp_path, monkeypatch
-):
+def test_a_run_stopped_after_any_round_and_started_again_has_the_bits_of_one_never_stopped(method, memory, seconds, tmp_path, monkeypatch):
     """With a checkpoint every round, and with none before the end (then the rounds are played again)."""
     monkeypatch.setattr(sys.modules["fedinit.runs.run"], "PATIENCE", float("inf") if seconds else 0.0)
     whole = run(tiny(method), store=Store(tmp_path / "whole"))
@@ -268,9 +266,22 @@ def _alive(group: int) -> bool:
 
 
 def test_ctrl_c_in_a_sweep_leaves_everything_resumable(tmp_path):
-    """A terminal sends SIGINT to the whole group: exit code 130, one line, no worker left; started again, the bits of a run never stopped."""
+    """A terminal sends SIGINT to the whole group: exit code 130, one line, no worker left; started again, the bits of a run never
+    stopped."""
     size = "--data synthetic:200/100 --clients 4 --cohort-size 2 --samples 25 --batch-size 10 --local-epochs 1 --width 4 --rounds 150"
-    command = [sys.executable, "-m", "fedinit.cli", "sweep", "--seeds", "0,1", "--jobs", "2", "--runs", str(tmp_path / "runs"), *size.split()]
+    command = [
+        sys.executable,
+        "-m",
+        "fedinit.cli",
+        "sweep",
+        "--seeds",
+        "0,1",
+        "--jobs",
+        "2",
+        "--runs",
+        str(tmp_path / "runs"),
+        *size.split(),
+    ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and sum(len(read_history(p)) for p in (tmp_path / "runs").glob("*/history.csv")) < 6:
@@ -300,7 +311,9 @@ def test_a_method_of_a_notebook_cell_reaches_the_workers(tmp_path):
         f"f = sweep([tiny(Mine(), seed=s) for s in (0, 1)], jobs=2, store=Store({str(tmp_path)!r}), progress=False)\n"
         "print(len(f), set(f.label), set(f.pull))"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=180, check=True)
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=180, check=True
+    )
     assert out.stdout.strip() == "8 {'Mine'} {0.5}"
 
 
@@ -395,7 +408,8 @@ def test_a_run_asked_for_twice_is_in_the_frame_once(tmp_path):
 
 @pytest.mark.parametrize(("method", "memory"), [("fedinit", "disk"), ("scaffold+ri", "ram")])
 def test_one_run_over_several_processes_has_the_same_bits(tmp_path, monkeypatch, method, memory):
-    """The clients of a round on two processes, from the second round on; vectors on the client, broadcast ones, clients seen for the first time."""
+    """The clients of a round on two processes, from the second round on; vectors on the client, broadcast ones, clients seen for the
+    first time."""
     alone = run(tiny(method, rounds=4), store=Store(tmp_path / "alone"), jobs=1)
     monkeypatch.setattr(sys.modules["fedinit.runs.run"], "WORTH_A_CREW", 0.0)
     crew = run(tiny(method, rounds=4), store=Store(tmp_path / "crew"), jobs=2, memory=memory)

@@ -167,8 +167,8 @@ def test_a_flat_vector_is_the_module():
 
 @pytest.mark.parametrize("name", ["resnet18-gn", "vgg11"])
 def test_fast_convolutions_are_the_plain_ones_to_rounding(name):
-    """Loss and gradient of the module with and without `small_maps`, in float64; and a gradient that a method has overwritten, padding-only taps
-    included, leaves nothing behind."""
+    """Loss and gradient of the module with and without `small_maps`, in float64; and a gradient that a method has overwritten,
+    padding-only taps included, leaves nothing behind."""
     x, y = torch.randn(5, 3, 32, 32, dtype=torch.float64), torch.arange(5)
     found = []
     for fast in (True, False):
