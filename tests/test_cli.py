@@ -137,6 +137,10 @@ def test_run_then_read_then_status(tmp_path, capsys):
     assert cli.main(["status", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["label"], row["rounds"], row["experiment"]["clients"]) == ("fedavg", 2, 4)
+    assert cli.main(["run", "--method", "fedavg+ri", *TINY]) == 0
+    capsys.readouterr()
+    assert cli.main(["status"]) == 0
+    assert " fedinit " in capsys.readouterr().out  # as `run` calls it
 
 
 def test_no_runs_yet_is_no_fault(capsys):

@@ -82,10 +82,14 @@ def chain(method: Method) -> list[Method]:
 def label(method: Method) -> str:
     """The shortest name of a method's kind, without hyperparameters: "fedinit", "scaffold+ri"; a user's class goes by its `label`, if it
     has one of its own, else by its name."""
-    names = [_NAMES.get(type(part)) or _own_name(part) for part in reversed(chain(method))]
+    return called([_NAMES.get(type(part)) or _own_name(part) for part in reversed(chain(method))])
+
+
+def called(names: list[str]) -> str:
+    """The shortest name of a base and its wrappers, from the inside out: ["fedavg", "ri"] → "fedinit"."""
     for short, long in SHORT.items():
         if names[:2] == long.split("+"):
-            names[:2] = [short]
+            names = [short, *names[2:]]
             break
     return "+".join(names)
 

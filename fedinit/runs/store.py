@@ -24,6 +24,7 @@ from filelock import FileLock
 
 from fedinit.errors import InputError
 from fedinit.experiment import Experiment
+from fedinit.methods.registry import called
 from fedinit.training.rounds import COLUMNS
 
 SECONDS = ("train_seconds", "eval_seconds")  # the columns that differ between two runs of the same bits
@@ -117,7 +118,7 @@ class Store:
         for file in sorted(self.folder.glob("*/experiment.json")):
             canonical, history = json.loads(file.read_text()), read_history(file.with_name("history.csv"))
             size = sum(path.stat().st_size for path in file.parent.rglob("*") if path.is_file())
-            name = "+".join(part["name"] for part in reversed(canonical["method"]["parts"]))
+            name = called([part["name"] for part in reversed(canonical["method"]["parts"])])
             diverged = bool(len(history)) and bool(history["diverged"].iloc[-1])
             rows.append((file.parent.name, name, canonical["seed"], len(history), diverged, size, canonical))
         return pd.DataFrame(rows, columns=["key", "label", "seed", "rounds", "diverged", "bytes", "experiment"])
