@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections import Counter
 from collections.abc import Callable
 
 import torch
@@ -36,9 +37,11 @@ class FlatModel:
         self._written = self._gradient._version
         slots = dict(zip(self.parameters, self._views(self._gradient), strict=True))
         small_maps = small_maps and not compiled and autocast is None and self.initial.device.type == "cpu"
-        for conv in (m for m in module.modules() if isinstance(m, Conv)):  # these write their gradients into the flat one themselves
-            conv.slot = slots.pop(conv.weight, None) if small_maps and conv.small else None
-        self._asked, self._slots = list(slots), list(slots.values())
+        self._convs = [m for m in module.modules() if isinstance(m, Conv)]
+        owners = Counter(conv.weight for conv in self._convs)
+        for conv in self._convs:  # these write their gradients into the flat one themselves, unless two share a weight
+            conv.slot = slots.get(conv.weight) if small_maps and conv.small and owners[conv.weight] == 1 else None
+        self._slots = list(slots.values())
         self._bound: torch.Tensor | None = None
 
     def __len__(self) -> int:
@@ -57,6 +60,8 @@ class FlatModel:
         return self.module
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        for conv in self._convs:
+            conv.taken = False
         if self.autocast is None:
             return F.cross_entropy(self._forward(x), y)
         with torch.autocast(x.device.type, self.autocast):
@@ -76,14 +81,14 @@ class FlatModel:
             loss = self.loss(x, y)
             if self._gradient._version != self._written:  # a method has written into it: where no gradient goes there must be zeros again
                 self._gradient.zero_()
-            grads = torch.autograd.grad(loss, self._asked, allow_unused=True)
+            grads = torch.autograd.grad(loss, self.parameters, allow_unused=True)
             if first:
                 losses.append(loss.detach())
                 first = False
             for slot, grad in zip(self._slots, grads, strict=True):
                 if grad is None:
                     slot.zero_()
-            used = [(s, g) for s, g in zip(self._slots, grads, strict=True) if g is not None]
+            used = [(s, g) for s, g in zip(self._slots, grads, strict=True) if g is not None and g.data_ptr() != s.data_ptr()]
             torch._foreach_copy_([s for s, _ in used], [g for _, g in used])
             self._written = self._gradient._version
             return self._gradient

@@ -30,11 +30,14 @@ class Conv(nn.Conv2d):
         out = -(-side // stride)
         self.small = out <= 2 or (out <= 4 and inputs >= 256)
         self.slot: torch.Tensor | None = None
+        self.taken = False  # the slot, by an earlier use in the same forward pass
 
     def forward(self, x):
-        if self.slot is None:
+        training = torch.is_grad_enabled()
+        if self.slot is None or (training and self.taken):
             return super().forward(x)
-        y = _Taps.apply(x, self.weight.detach(), self.slot, self.stride[0])
+        self.taken = training
+        y = _Taps.apply(x, self.weight, self.slot, self.stride[0])
         return y if self.bias is None else y + self.bias[:, None, None]
 
 
@@ -53,7 +56,8 @@ class _Taps(torch.autograd.Function):
     """A 3×3 convolution with padding 1 as one matrix product a tap, over just the pairs (output pixel, input pixel) that the tap joins.
 
     Exact up to the order of sums. Of the nine taps one meets data on a 1×1 map; on a 2×2 map there are 16 pairs, not 36. The weight's
-    gradient goes straight to `slot`; that of a tap that meets no data is 0 and is not written, `slot` has zeros there from the start. """
+    gradient is written into `slot`, which is returned; a tap that meets no data is not written, `slot` has zeros there from the start.
+    """
 
     @staticmethod
     def forward(ctx, x, weight, slot, stride):
@@ -77,7 +81,7 @@ class _Taps(torch.autograd.Function):
             out = _rows(outputs, rows, shape)
             torch.bmm(out, taps[chosen], out=_rows(back, rows, shape))
             torch.bmm(out.transpose(1, 2), _rows(inputs, rows, shape), out=slots[chosen])
-        return _image(back, plan.to_inputs, size), None, None, None
+        return _image(back, plan.to_inputs, size), slot, None, None
 
 
 @dataclass(frozen=True)

@@ -328,3 +328,45 @@ def test_a_compiled_step_is_the_same_to_rounding(monkeypatch):
     gradients = [s.model.gradient_on(x, y, [])(s.initial).clone() for s in (plain, compiled)]
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-6)
     assert compiled.model._forward is not compiled.model.module
+
+
+def frozen(model):
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith(("layer4", "fc")))
+    return model
+
+
+def one_weight(model):
+    model.layer4[1].conv2.weight = model.layer4[1].conv1.weight
+    return model
+
+
+def one_module(model):
+    model.layer4[1].conv2 = model.layer4[1].conv1
+    return model
+
+
+@pytest.mark.parametrize("change", [frozen, one_weight, one_module], ids=lambda f: f.__name__)
+def test_fast_convolutions_in_altered_models(change):
+    """A model of which a part is frozen, a weight shared by two convolutions, a convolution used twice: the gradient is torch's."""
+    x, y = torch.randn(5, 3, 32, 32, dtype=torch.float64), torch.arange(5)
+    found = []
+    for fast in (True, False):
+        flat = FlatModel(change(build("resnet18-gn", 10, width=4, seed=1)).double(), small_maps=fast)
+        flat.gradient_on(x, y, [])(flat.initial)
+        found.append(flat.gradient_on(x, y, [])(flat.initial).clone())
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-14)
+
+
+def test_a_fast_convolution_left_out_of_a_step_has_no_gradient_in_it():
+    model = build("resnet18-gn", 10, width=4).double()
+    flat = FlatModel(model)
+    x, y = torch.randn(5, 3, 32, 32, dtype=torch.float64), torch.arange(5)
+    flat.gradient_on(x, y, [])(flat.initial)
+    weight, block = model.layer4[1].conv1.weight, model.layer4[1]
+    slot = dict(zip(flat.parameters, flat._slots, strict=True))[weight]
+    assert slot.abs().sum() > 0
+    model.layer4[1] = nn.Identity()
+    flat.gradient_on(x, y, [])(flat.initial)
+    assert slot.abs().sum() == 0
+    model.layer4[1] = block
