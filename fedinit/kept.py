@@ -25,28 +25,38 @@ def theory(store: Store, groups: int) -> tuple[pd.DataFrame, pd.DataFrame, str]:
     They depend on the code of fedinit.theory, its random streams and NumPy, on nothing else: no preset, no images.
     """
     name = f"theory-{_code('theory', 'streams.py', str(groups), versions()['numpy'])[:16]}.json"
-    path = next((root / name for root in (store.folder, *store.also) if (root / name).exists()), store.folder / name)
-    if not path.exists():
+    kept = next(filter(None, (_read(root / name) for root in (store.folder, *store.also))), None)
+    if kept is None:
         from fedinit.theory import findings, rate_curves
 
         about = {"began": now(), "hardware": processor(), "versions": versions(), "commit": commit()}
         curves = rate_curves(groups)
         tables = {"curves": curves.to_dict("list"), "findings": findings(groups, curves=curves).to_dict("list")}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, json.dumps({"about": about, **tables}) + "\n")
-    kept = json.loads(path.read_text())
+        store.folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(store.folder / name, json.dumps({"about": about, **tables}) + "\n")
+        kept = _read(store.folder / name)
     when = f"measured {kept['about']['began'][:10]} on {kept['about']['hardware']}"
     return pd.DataFrame(kept["curves"]), pd.DataFrame(kept["findings"]), when
+
+
+def _read(path: Path) -> dict | None:
+    """What `theory` keeps in the file; None if it is not there, or damaged: then it is measured again."""
+    try:
+        kept = json.loads(path.read_text())
+        return kept if {"about", "curves", "findings"} <= kept.keys() else None
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 def kept_times(folder: Path) -> tuple[pd.DataFrame, str, dict] | None:
     """(seconds a round as `runs.timing.time_rounds` gave them, when and where, what made them), as kept in the folder."""
     try:
         times, about = pd.read_csv(folder / f"{SECONDS}.csv"), json.loads((folder / f"{SECONDS}.json").read_text())
-    except (OSError, ValueError):
+        where = f"{about['hardware']} ({about['device']}, {about['threads']} thread), torch {about['versions']['torch']}"
+        when = f"timed {about['began'][:10]} on {where}"
+    except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged: to be timed again
         return None
-    where = f"{about['hardware']} ({about['device']}, {about['threads']} thread), torch {about['versions']['torch']}"
-    return times, f"timed {about['began'][:10]} on {where}", about
+    return None if times.empty else (times, when, about)
 
 
 def made_by(experiments: Sequence[Experiment], repeats: int, device: str) -> dict:

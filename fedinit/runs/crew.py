@@ -1,7 +1,7 @@
 """The clients of a single run's rounds over a few persistent processes; the bits do not depend on their number.
 
 Each process has the images and a model of its own. Vectors go through one mapped file, the board: the global model and what is broadcast,
-and a place for each client that is being trained, with its vectors on the way there and its results on the way back. """
+and a place for each client that is being trained, with its vectors on the way there and its results on the way back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 
 from fedinit.data import Images, load_images
 from fedinit.runs import packing
-from fedinit.runs.workers import WorkerDied, pool
+from fedinit.runs.workers import WorkerDied, pool, stop
 from fedinit.training.local import Local
 from fedinit.training.rounds import Simulation, Task
 
@@ -75,15 +75,19 @@ class Crew:
 
     def __exit__(self, *_) -> None:
         self.simulation.train_clients = self.simulation.train_here
-        self._pool.shutdown(wait=True, kill_workers=True)
+        stop(self._pool)
         self._rows = []
         self._folder.cleanup()
 
     def train_clients(self, tasks: Iterable[Task], received: dict, lr: float) -> Iterator[tuple[Task, Local]]:
-        """The results in the order of the tasks; a few clients are in work at a time."""
+        """The results in the order of the tasks; a few clients are in work at a time. What the board has no place for (a method may come to keep
+        more vectors than it did in the first round) is trained here."""
         from loky.process_executor import TerminatedWorkerError
 
         layout, simulation = self._layout, self.simulation
+        if received.keys() != set(layout.broadcast):
+            yield from simulation.train_here(tasks, received, lr)
+            return
         w, shared = layout.shared(self._rows)
         w.copy_(simulation.w)
         for name, vector in received.items():
@@ -94,6 +98,9 @@ class Crew:
             with contextlib.suppress(StopIteration):
                 task = next(tasks)
                 given, _, _ = layout.place(self._rows, number)
+                if not task.mine.keys() <= given.keys():
+                    working.append((task, number, None))
+                    return
                 for name, vector in task.mine.items():
                     given[name].copy_(vector)
                 arguments = (number, simulation.round, task.client, tuple(task.mine), lr)
@@ -104,7 +111,11 @@ class Crew:
         try:
             while working:
                 task, number, future = working.popleft()
-                at_w, names, lr_sum, loss = future.result()
+                if (result := future and future.result()) is None:
+                    hand_out(number)
+                    yield task, simulation.train_client(task, received, lr)
+                    continue
+                at_w, names, lr_sum, loss = result
                 _, end, new = layout.place(self._rows, number)
                 end = end.clone()
                 kept = {name: end if is_end else new[name].clone() for name, is_end in names.items()}
@@ -118,7 +129,7 @@ class Crew:
             ) from None
         finally:
             for _, _, future in working:  # a round that broke off leaves no one at work on the board
-                if not future.cancel():
+                if future is not None and not future.cancel():
                     with contextlib.suppress(Exception):
                         future.result()
 
@@ -133,13 +144,16 @@ def _begin(payload: bytes, threads: int) -> None:
     _here = Simulation(experiment, images or load_images(experiment.data), device="cpu"), layout, layout.rows()
 
 
-def _train(number: int, round: int, client: int, names: tuple[str, ...], lr: float) -> tuple[bool, dict[str, bool], float, float]:
-    """Train the client whose vectors are in this place of the board; (it began at w, name → is the end itself, lr_sum, loss)."""
+def _train(number: int, round: int, client: int, names: tuple[str, ...], lr: float) -> tuple[bool, dict[str, bool], float, float] | None:
+    """Train the client whose vectors are in this place of the board; (it began at w, name → is the end itself, lr_sum, loss), or None if
+    it came to keep vectors that have no place there."""
     simulation, layout, rows = _here
     simulation.w, received = layout.shared(rows)
     simulation.round = round
     given, end, new = layout.place(rows, number)
     result = simulation.train_client(Task(client, {name: given[name] for name in names}, simulation.initial), received, lr)
+    if not result.new.keys() <= new.keys():
+        return None
     end.copy_(result.end)
     for name, vector in result.new.items():
         if vector is not result.end:

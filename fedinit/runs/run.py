@@ -164,7 +164,7 @@ def _resume(simulation: Simulation, folder: Path) -> Path:
                 simulation.memory.restore({int(c): r for c, r in json.loads(metadata["clients"]).items()}, simulation.device)
                 simulation.restore(vectors, numbers)
                 done = done.iloc[: simulation.round]
-        except (SafetensorError, FileNotFoundError, KeyError, ValueError) as error:  # damaged from outside: the run starts again
+        except (SafetensorError, FileNotFoundError, KeyError, TypeError, ValueError) as error:  # damaged from outside: the run starts again
             print(f"fedinit: checkpoint {state} is damaged ({error}); the run starts again from its first round.", file=sys.stderr)
             simulation.memory.restore({}, simulation.device)
     if simulation.round == 0:

@@ -17,7 +17,7 @@ from fedinit.runs.footprint import estimate
 from fedinit.runs.progress import Progress
 from fedinit.runs.run import run
 from fedinit.runs.store import Run, Store
-from fedinit.runs.workers import WorkerDied, cores, pool
+from fedinit.runs.workers import WorkerDied, cores, pool, stop
 
 ENGINES = ("local", "ray")
 
@@ -173,7 +173,7 @@ def _in_processes(pending: list[Experiment], places: list[str], store: Store, op
         ) from None
     finally:
         for each in pools.values():
-            each.shutdown(wait=True, kill_workers=True)
+            stop(each)
 
 
 def _work(payload: bytes) -> None:

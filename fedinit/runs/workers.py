@@ -30,6 +30,14 @@ def pool(count: int, env: dict[str, str], then=None, given: tuple = ()):
     )
 
 
+def stop(pool) -> None:
+    """End the processes at once, also those of a pool that was interrupted while it started them: no one else would."""
+    if getattr(pool, "_executor_manager_thread", None) is None:
+        for process in list((getattr(pool, "_processes", None) or {}).values()):
+            process.kill()
+    pool.shutdown(wait=True, kill_workers=True)
+
+
 def _enter(parent: int, then, given: tuple) -> None:
     """In a new worker: leave Ctrl-C to the parent, which ends its workers; and end when the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

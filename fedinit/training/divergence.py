@@ -9,7 +9,7 @@ class Divergence:
     """Follows Σ_C ‖last_i − w‖² and Σ_C (last_i − w) while clients and server move; clients never active count with w^0.
 
     When client i moves from `old` to w + `moved`, its term is replaced; when the server moves w by u, the sum changes by C ‖u‖² − 2
-    u·Σ(last_i − w). So a round costs passes over N vectors, not over C. All terms are differences of nearby models: float32 is enough. """
+    u·Σ(last_i − w). So a round costs passes over N vectors, not over C. All terms are differences of nearby models: float32 is enough."""
 
     def __init__(self, clients: int, initial: torch.Tensor):
         self.clients = clients

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from fedinit.methods.base import Vectors
@@ -58,10 +59,12 @@ class Memory:
                 path.unlink(missing_ok=True)
 
     def restore(self, rounds: dict[int, int], device: torch.device) -> None:
-        """Take up the vectors that a checkpoint names. Raises FileNotFoundError if a file of them is gone."""
+        """Take up the vectors that a checkpoint names. Raises FileNotFoundError if a file of them is gone, SafetensorError if it is damaged."""
         for client, round in rounds.items():
             if not self._path(client, round).exists():
                 raise FileNotFoundError(f"no {self._path(client, round).name}")
+            with safe_open(self._path(client, round), framework="pt"):  # refuses a file cut short
+                pass
         self.rounds, self._written = dict(rounds), dict(rounds)
         if self.keep_in_ram:
             self._ram = {client: load_file(self._path(client, round), device=str(device)) for client, round in rounds.items()}
@@ -70,7 +73,11 @@ class Memory:
         round = self.rounds[client]
         path = self._path(client, round)
         part = path.with_suffix(".part")
-        save_file({name: vector.contiguous() for name, vector in vectors.items()}, part)
+        apart = {}  # a file of tensors shares no memory: one vector under two names is written twice
+        for name, vector in vectors.items():
+            known = {other.data_ptr() for other in apart.values()}
+            apart[name] = vector.clone() if vector.data_ptr() in known else vector.contiguous()
+        save_file(apart, part)
         part.replace(path)
         self._written[client] = round
 

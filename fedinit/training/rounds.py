@@ -164,12 +164,12 @@ class Simulation:
     def state(self) -> tuple[dict[str, torch.Tensor], dict]:
         """(vectors, numbers) from which `restore` goes on; the clients' own vectors are the memory's."""
         vectors = {"w": self.w, "offset": self.divergence.offset, **{f"server.{k}": v for k, v in self.server.items()}}
-        numbers = {"round": self.round, "diverged": self.diverged, "divergence": self.divergence.total}
+        numbers = {"round": self.round, "diverged": self.diverged, "divergence": self.divergence.total, "own": sorted(self.own)}
         return {name: vector.clone() for name, vector in vectors.items()}, numbers
 
     def restore(self, vectors: dict[str, torch.Tensor], numbers: dict) -> None:
-        self.w = vectors["w"].to(self.device)
-        self.divergence.offset = vectors["offset"].to(self.device)
+        self.own, offset = set(numbers["own"]), vectors["offset"]  # a checkpoint that lacks one is refused before anything is taken up
+        self.w, self.divergence.offset = vectors["w"].to(self.device), offset.to(self.device)
         self.server = {k.removeprefix("server."): v.to(self.device) for k, v in vectors.items() if k.startswith("server.")}
         self.round, self.diverged, self.divergence.total = numbers["round"], numbers["diverged"], numbers["divergence"]
 

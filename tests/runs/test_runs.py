@@ -444,3 +444,38 @@ def test_vectors_that_do_not_fit_go_to_disk_and_a_line_says_so(tmp_path, monkeyp
     assert packing.memory("ram", [experiment], 2, "cpu") == "ram"
     with pytest.raises(InputError, match="auto, ram, disk"):
         run(tiny(), store=Store(tmp_path), memory="tape")
+
+
+@dataclasses.dataclass(frozen=True)
+class Grows(FedAvg):
+    """Keeps a vector at its first participation and two, one of them the end itself, from the second on; none is named by init_client."""
+
+    def constants(self, start, received, mine):
+        return {"pull": mine.get("once", start * 0) + 2 * mine.get("twice", start * 0)}
+
+    def direction(self, gradient, y, constants):
+        return gradient(y) + constants["pull"]
+
+    def keep(self, received, mine, start, end, lr_sum):
+        return {"once": end - start, "prev": end, **({"twice": start - end} if "once" in mine else {})}
+
+
+def test_a_method_that_comes_to_keep_more_resumes_and_spreads_with_the_same_bits(tmp_path, monkeypatch):
+    """Stopped after round 2, extended from 2 rounds to 4, and over two processes: as never stopped, on one."""
+    experiment = tiny(Grows(), rounds=4)
+    whole = run(experiment, store=Store(tmp_path / "whole"), jobs=1).history
+    run(experiment.replace(rounds=2), store=Store(tmp_path / "parts"), jobs=1)
+    same(run(experiment, store=Store(tmp_path / "parts"), jobs=1).history, whole)
+    monkeypatch.setattr(sys.modules["fedinit.runs.run"], "WORTH_A_CREW", 0.0)
+    same(run(experiment, store=Store(tmp_path / "crew"), jobs=2).history, whole)
+
+
+@pytest.mark.parametrize("memory", ["ram", "disk"])
+def test_a_damaged_client_file_starts_the_run_again(tmp_path, memory, capsys):
+    experiment, store = tiny("fedinit", rounds=4), Store(tmp_path / "damaged")
+    whole = run(experiment, store=Store(tmp_path / "whole")).history
+    run(experiment.replace(rounds=2), store=store)
+    file = next((store.path(experiment) / "checkpoint").glob("client-*.safetensors"))
+    file.write_bytes(file.read_bytes()[:-40])
+    same(run(experiment, store=store, memory=memory).history, whole)
+    assert "is damaged" in capsys.readouterr().err
