@@ -52,7 +52,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 0 done, 1 failed, 2 bad input, 130 interrupted."""
-    from fedinit.runs.sweep import WorkerDied
+    from fedinit.runs.workers import WorkerDied
 
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # so that --model my_module:factory finds a module beside the user
@@ -239,7 +239,7 @@ def _store(arguments):
 
 def _machine(arguments) -> None:
     """Refuse a device or cores that are not there before anything starts."""
-    from fedinit.runs.sweep import cores
+    from fedinit.runs.workers import cores
     from fedinit.training.rounds import pick_device
 
     pick_device(arguments.device)

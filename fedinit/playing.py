@@ -79,8 +79,11 @@ class Player:
         began, spent = time.monotonic(), None
         if todo:
             self.say.line(f"started; {len(todo)} run{'s' if len(todo) > 1 else ''} to compute", piece.name)
-            with self.say.about(piece.name, todo, self.store), contextlib.suppress(Exception):  # its notebook meets the same and tells
-                compute(todo)
+            with self.say.about(piece.name, todo, self.store):
+                try:
+                    compute(todo)
+                except Exception as error:  # its notebook goes on from there, and fails if it meets the same
+                    self.say.line(f"computing stopped: {_last_line(error)}", piece.name)
             spent = time.monotonic() - began
         self._playing.append(self._pool.submit(self._play, piece, places, spent))
 

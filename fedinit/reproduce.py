@@ -21,7 +21,7 @@ from fedinit.playing import Piece, Player, Teller, read
 from fedinit.runs.footprint import footprint, sizes, vectors
 from fedinit.runs.progress import clock
 from fedinit.runs.store import Store
-from fedinit.runs.sweep import cores
+from fedinit.runs.workers import check_jobs, cores
 
 AT_ONCE = 2  # notebooks that are played at a time
 
@@ -312,11 +312,7 @@ def _seeds(preset: str, seeds) -> tuple[int, ...]:
 
 
 def _jobs(jobs: int | None, threads: int) -> int:
-    for name, value in (("jobs", jobs), ("threads", threads)):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise InputError(f"{name} = {value!r} is not allowed; allowed: a whole number ≥ 1.")
-    if (jobs or 1) * threads > cores():
-        raise InputError(f"jobs × threads = {jobs or 1} × {threads} is more than the {cores()} cores here; lower one of them.")
+    check_jobs(jobs, threads)
     return jobs or max(cores() // threads, 1)
 
 

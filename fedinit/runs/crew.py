@@ -17,7 +17,7 @@ import torch
 
 from fedinit.data import Images, load_images
 from fedinit.runs import packing
-from fedinit.runs.workers import WorkerDied, pool, stop
+from fedinit.runs.workers import killed, pool, stop
 from fedinit.training.local import Local
 from fedinit.training.rounds import Simulation, Task
 
@@ -80,8 +80,8 @@ class Crew:
         self._folder.cleanup()
 
     def train_clients(self, tasks: Iterable[Task], received: dict, lr: float) -> Iterator[tuple[Task, Local]]:
-        """The results in the order of the tasks; a few clients are in work at a time. What the board has no place for (a method may come to keep
-        more vectors than it did in the first round) is trained here."""
+        """The results in the order of the tasks; a few clients are in work at a time. What the board has no place for (a method may come
+        to keep more vectors than it did in the first round) is trained here."""
         from loky.process_executor import TerminatedWorkerError
 
         layout, simulation = self._layout, self.simulation
@@ -123,10 +123,7 @@ class Crew:
                 start = simulation.w if at_w else simulation.experiment.method.start(simulation.w, task.mine)
                 yield task, Local(start, end, kept, lr_sum, loss)
         except TerminatedWorkerError:
-            raise WorkerDied(
-                "a worker process was killed (often for memory); nothing stored is lost: run the same again to go on, with fewer jobs or "
-                "memory='disk' if it happens again."
-            ) from None
+            raise killed() from None
         finally:
             for _, _, future in working:  # a round that broke off leaves no one at work on the board
                 if future is not None and not future.cancel():

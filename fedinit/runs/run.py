@@ -24,7 +24,7 @@ from fedinit.runs import packing
 from fedinit.runs.crew import Crew
 from fedinit.runs.provenance import now, provenance
 from fedinit.runs.store import Run, Store, read_history, write_atomic
-from fedinit.runs.workers import cores
+from fedinit.runs.workers import check_jobs, cores
 from fedinit.training.memory import Memory
 from fedinit.training.rounds import COLUMNS, Simulation
 
@@ -69,11 +69,10 @@ def run(
     Raises InputError for bad arguments, before any work.
     """
     packing.memory(memory, [], 1, device)
-    for name, value in (("evaluate_every", evaluate_every), ("evaluate_last", evaluate_last), ("jobs", 1 if jobs is None else jobs)):
+    check_jobs(jobs, threads)
+    for name, value in (("evaluate_every", evaluate_every), ("evaluate_last", evaluate_last)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InputError(f"{name} = {value!r} is not allowed; allowed: a whole number ≥ 1.")
-    if (jobs or 1) * threads > cores():
-        raise InputError(f"jobs × threads = {jobs or 1} × {threads} is more than the {cores()} cores here; lower one of them.")
+            raise InputError(f"{name} = {value!r} is not allowed; allowed: a whole number of rounds ≥ 1.")
     store = store or Store()
     found = store.load(experiment)
     if found is not None:
@@ -103,20 +102,19 @@ def _compute(experiment, store, images, device, threads, jobs, evaluate, memory,
     folder = store.path(experiment)
     files = folder / "checkpoint"
     files.mkdir(exist_ok=True)
-    images = images if images is not None else load_images(experiment.data)
-    simulation = Simulation(experiment, images, device=device, memory=Memory(files, keep_in_ram=memory == "ram"), compiled=compiled)
+    shown = images if images is not None else load_images(experiment.data)
+    simulation = Simulation(experiment, shown, device=device, memory=Memory(files, keep_in_ram=memory == "ram"), compiled=compiled)
     history = _resume(simulation, folder)
     write_atomic(folder / "experiment.json", json.dumps(experiment.canonical(), indent=1, sort_keys=True) + "\n")
     attempt = provenance(simulation.device, threads) | {"from_round": simulation.round, "compiled": compiled}
     partition = simulation.batches.partition
-    about = {"partition": {"digest": partition.digest, "overlap": partition.overlap()}, "images": content(images)}
+    about = {"partition": {"digest": partition.digest, "overlap": partition.overlap()}, "images": content(shown)}
     jobs = (jobs or cores() // threads) if simulation.device.type == "cpu" and not compiled else 1
     with open(history, "a", newline="", encoding="utf-8") as file, contextlib.ExitStack() as crew:
         rows = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        saved, cost = time.monotonic(), 0.0
+        (every, last), saved, cost = evaluate, time.monotonic(), 0.0
         while simulation.round < experiment.rounds and not simulation.diverged:
             upcoming = simulation.round + 1
-            every, last = evaluate
             record = simulation.step(evaluate=upcoming % every == 0 or upcoming > experiment.rounds - last)
             rows.writerow(record)
             file.flush()

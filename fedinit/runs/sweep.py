@@ -17,7 +17,7 @@ from fedinit.runs.footprint import estimate
 from fedinit.runs.progress import Progress
 from fedinit.runs.run import run
 from fedinit.runs.store import Run, Store
-from fedinit.runs.workers import WorkerDied, cores, pool, stop
+from fedinit.runs.workers import check_jobs, cores, killed, pool, stop
 
 ENGINES = ("local", "ray")
 
@@ -70,14 +70,10 @@ def sweep(
             raise InputError(f"sweep takes Experiments, not {type(experiment).__name__}; make one with Experiment(…) or preset(…).")
     if not experiments:
         raise InputError("sweep of no experiments; pass at least one.")
-    for name, value in (("jobs", jobs), ("threads", threads)):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise InputError(f"{name} = {value!r} is not allowed; allowed: a whole number ≥ 1.")
     engine = chosen(engine)
+    check_jobs(jobs, threads, here=engine == "local")
     if gpu_share is not None and (engine != "ray" or isinstance(gpu_share, bool) or not 0 < gpu_share <= 1):
         raise InputError(f"gpu_share = {gpu_share!r} is not allowed; allowed: a number in (0, 1], with engine='ray' (else set jobs).")
-    if engine == "local" and (jobs or 1) * threads > cores():
-        raise InputError(f"jobs × threads = {jobs or 1} × {threads} is more than the {cores()} cores here; lower one of them.")
     store = store or Store()
     longest: dict[str, Experiment] = {}
     for experiment in experiments:
@@ -167,10 +163,7 @@ def _in_processes(pending: list[Experiment], places: list[str], store: Store, op
             display.update()
     except TerminatedWorkerError:
         left_over = sum(store.load(experiment) is None for experiment in pending)
-        raise WorkerDied(
-            f"a worker process was killed (often for memory); {left_over} of {len(pending)} runs are left, nothing stored is lost: "
-            "run the same again to go on, with fewer jobs or memory='disk' if it happens again."
-        ) from None
+        raise killed(f"{left_over} of {len(pending)} runs are left, ") from None
     finally:
         for each in pools.values():
             stop(each)

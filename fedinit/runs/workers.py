@@ -7,14 +7,33 @@ import signal
 import threading
 import time
 
+from fedinit.errors import InputError
+
 
 class WorkerDied(RuntimeError):
     """A worker process was killed from outside, most often for memory."""
 
 
+def killed(left: str = "") -> WorkerDied:
+    """The error for a killed process of this machine; `left` says what is still to be computed."""
+    return WorkerDied(
+        f"a worker process was killed (often for memory); {left}nothing stored is lost: run the same again to go on, with fewer jobs or "
+        "memory='disk' if it happens again."
+    )
+
+
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_jobs(jobs: int | None, threads: int, *, here: bool = True) -> None:
+    """Refuse what is not a whole number ≥ 1 and, unless the processes are to run elsewhere, more processes × threads than cores."""
+    for name, value in (("jobs", 1 if jobs is None else jobs), ("threads", threads)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InputError(f"{name} = {value!r} is not allowed; allowed: a whole number ≥ 1.")
+    if here and (jobs or 1) * threads > cores():
+        raise InputError(f"jobs × threads = {jobs or 1} × {threads} is more than the {cores()} cores here; lower one of them.")
 
 
 def pool(count: int, env: dict[str, str], then=None, given: tuple = ()):

@@ -30,7 +30,7 @@ class FlatModel:
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         self.sizes = [p.numel() for p in self.parameters]
         self.strides = [p.stride() if _dense(p) else torch.empty(p.shape).stride() for p in self.parameters]
-        self.initial = torch.empty_like(torch.cat([p.detach().reshape(-1) for p in self.parameters]))
+        self.initial = self.parameters[0].detach().new_empty(sum(self.sizes))
         for view, parameter in zip(self._views(self.initial), self.parameters, strict=True):
             view.copy_(parameter.detach())
         self._gradient = torch.zeros_like(self.initial)

@@ -59,7 +59,8 @@ class Memory:
                 path.unlink(missing_ok=True)
 
     def restore(self, rounds: dict[int, int], device: torch.device) -> None:
-        """Take up the vectors that a checkpoint names. Raises FileNotFoundError if a file of them is gone, SafetensorError if it is damaged."""
+        """Take up the vectors that a checkpoint names. Raises FileNotFoundError if a file of them is gone, SafetensorError if
+        it is damaged."""
         for client, round in rounds.items():
             if not self._path(client, round).exists():
                 raise FileNotFoundError(f"no {self._path(client, round).name}")

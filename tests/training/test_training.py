@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from fedinit import Experiment, InputError, Simulation, make
 from fedinit.training import local
 from fedinit.training.flat import FlatModel
-from fedinit.training.models import build
+from fedinit.training.models import Conv, build
 from fedinit.training.rounds import pick_device
 from tests.training.tiny import tiny
 
@@ -370,3 +370,18 @@ def test_a_fast_convolution_left_out_of_a_step_has_no_gradient_in_it():
     flat.gradient_on(x, y, [])(flat.initial)
     assert slot.abs().sum() == 0
     model.layer4[1] = block
+
+
+@pytest.mark.parametrize(("side", "stride"), [(1, 1), (2, 1), (2, 2), (3, 2), (4, 1), (4, 2), (8, 2)])
+def test_a_convolution_tap_by_tap_is_torchs(side, stride):
+    """Output, gradient of the input and of the weight on every map that a model computes tap by tap, 4×4 ones of many channels included."""
+    conv = Conv(256, 3, stride, side=side).double()
+    assert conv.small
+    x = torch.randn(2, 256, side, side, dtype=torch.float64, requires_grad=True)
+    plain = nn.Conv2d.forward(conv, x)
+    cotangent = torch.randn_like(plain)
+    expected = torch.autograd.grad(plain, (x, conv.weight), cotangent)
+    conv.slot = torch.zeros_like(conv.weight)
+    found = conv(x)
+    torch.testing.assert_close(found, plain, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(torch.autograd.grad(found, (x, conv.weight), cotangent), expected, rtol=1e-12, atol=1e-12)
