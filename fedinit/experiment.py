@@ -270,7 +270,7 @@ SETUPS: dict[str, dict[str, object]] = {  # the paper's two participations
     "5%-200": {"clients": 200, "cohort_size": 10, "batch_size": 25},
 }
 _REDUCED: dict[str, dict[str, dict[str, object]]] = {
-    "small": {"10%-100": {"samples": 250}, "5%-200": {"samples": 125}},  # half of the images a client, so half of the local steps
+    "small": {"10%-100": {"samples": 150}, "5%-200": {"samples": 75}},  # three batches a client: 15 local steps in 5 epochs
     "quick": {
         "10%-100": {"clients": 30, "cohort_size": 3, "batch_size": 25},
         "5%-200": {"clients": 60, "cohort_size": 3, "batch_size": 25},
