@@ -21,7 +21,7 @@ from fedinit.data.cifar import DATASETS
 from fedinit.data.known import CONTENT, classes, content
 from fedinit.errors import InputError, unknown
 from fedinit.experiment import PRESETS, SETUPS, Experiment, preset
-from fedinit.results.names import data_name, display_name
+from fedinit.results.names import canonical, data_name, display_name
 from fedinit.runs.provenance import commit, versions
 from fedinit.runs.store import Run, Store
 from fedinit.runs.sweep import sweep
@@ -29,9 +29,18 @@ from fedinit.runs.sweep import sweep
 METHODS = ("fedavg", "fedadam", "fedsam", "scaffold", "feddyn", "fedcm", "fedinit")  # the columns of Tables 4 and 5
 SPLITS = (0.6, 0.1)  # D_r
 SEEDS = {"quick": (0, 1), "small": (0,), "paper": (0, 1, 2)}
+MORE_SEEDS = {  # of methods whose comparison decides claims, where three seeds of everything take too long
+    "small": dict.fromkeys(("fedavg", "fedinit", "scaffold", "scaffold+ri", "fedavgm", "lagged"), (0, 1, 2)),
+}
 MODELS = {"quick": ("cnn",), "small": ("resnet18-gn",), "paper": ("resnet18-gn", "vgg11")}
 DATA100 = {"quick": "synthetic100:3000/500", "small": "cifar100", "paper": "cifar100"}
 ROUNDS100 = {"quick": {}, "small": {}, "paper": {"rounds": 800}}
+# the paper tests every round; here only the rule's rounds are dense
+EVALUATE = {
+    "quick": {},
+    "small": {"evaluate_every": 5, "evaluate_last": 50},
+    "paper": {"evaluate_every": 5, "evaluate_last": 50},
+}
 RULE = {"quick": {"window": 5, "filter_width": 3}, "small": {"window": 50, "filter_width": 5}, "paper": {"window": 50, "filter_width": 5}}
 REPEATS = {"quick": 8, "small": 4, "paper": 3}  # rounds that are timed for Table 7, beside one to warm up
 BETAS = {  # the last one or two fail: in few rounds, only far beyond C/N · β = 1
@@ -40,9 +49,24 @@ BETAS = {  # the last one or two fail: in few rounds, only far beyond C/N · β 
     "paper": (-0.1, -0.05, 0.0, 0.05, 0.1, 0.2, 0.3),
 }
 EPOCHS = {"quick": (1, 2, 4, 8), "small": (1, 2, 5, 10, 20), "paper": (1, 2, 5, 10, 20)}
+MOMENTA = (0.3, 0.5, 0.7)  # of FedAvgM, beside RI
+SHARES = {"quick": (0.05, 0.1, 0.2), "small": (0.05, 0.1, 0.2, 0.5), "paper": (0.05, 0.1, 0.2, 0.5)}  # participations of the stability map,
+RATIOS = {"quick": (0.5, 1.0, 2.0, 4.0), "small": (0.5, 1.0, 1.5, 2.0, 3.0), "paper": (0.5, 1.0, 1.5, 2.0, 3.0)}  # its β / participation,
+MAP_ROUNDS = {"quick": {}, "small": {"rounds": 60}, "paper": {}}  # and its length
+SAMPLES = {"quick": 100, "small": 150, "paper": 500}  # images a client at other participations, as at 10%-100
+NOISES = {"client_noise": 0.3, "category_noise": 0.1}  # where the noises are on; the paper gives no strength
 
 
-def table4(name: str, seeds: Sequence[int], data: str | None = None, methods: Sequence[str] = METHODS) -> list[Experiment]:
+# The functions below name the runs of a preset on `data` (None: the preset's images). `seeds`: these, of every run; None: the preset's own,
+# which are more of some methods than of others.
+
+
+def seeds_of(name: str, method: str, seeds: Sequence[int] | None = None) -> Sequence[int]:
+    """The seeds of a method in a preset."""
+    return MORE_SEEDS.get(name, {}).get(method, SEEDS[name]) if seeds is None else seeds
+
+
+def table4(name: str, seeds: Sequence[int] | None, data: str | None = None, methods: Sequence[str] = METHODS) -> list[Experiment]:
     """Every method in both participations and both splits, for each model of the preset."""
     return [
         preset(name, method, setup, dirichlet=split, seed=seed, model=model, **_data(data))
@@ -50,31 +74,31 @@ def table4(name: str, seeds: Sequence[int], data: str | None = None, methods: Se
         for method in methods
         for setup in SETUPS
         for split in SPLITS
-        for seed in seeds
+        for seed in seeds_of(name, method, seeds)
     ]
 
 
-def table5(name: str, seeds: Sequence[int], data: str | None = None) -> list[Experiment]:
+def table5(name: str, seeds: Sequence[int] | None, data: str | None = None) -> list[Experiment]:
     """Table 4's runs on 100 classes, longer in the paper's preset; none on images of other classes."""
     data = data or DATA100[name]
     return [e.replace(**ROUNDS100[name]) for e in table4(name, seeds, data)] if classes(data) in (100, None) else []
 
 
-def table6(name: str, seeds: Sequence[int], data: str | None = None) -> list[Experiment]:
+def table6(name: str, seeds: Sequence[int] | None, data: str | None = None) -> list[Experiment]:
     """Each base method of Table 4 with and without RI, on the preset's first model."""
     bases = [method for method in METHODS if method != "fedinit"]
     both = table4(name, seeds, data, [*bases, *(f"{base}+ri" for base in bases)])
     return [e for e in both if e.model == MODELS[name][0]]
 
 
-def table6_neutral(name: str, seeds: Sequence[int], data: str | None = None) -> list[Experiment]:
-    """RI at β = 0 over FedAvg and SCAFFOLD, which must be the methods themselves (claim M1); Figure 2 has them too."""
-    return figure2(name, seeds, data, grid=(0.0,))
+def table6_neutral(name: str, seeds: Sequence[int] | None, data: str | None = None) -> list[Experiment]:
+    """RI at β = 0 over FedAvg and SCAFFOLD, which must be the methods themselves (claim M1)."""
+    return [_one(name, f"{base}+ri", seed, data, {"beta": 0.0}) for base in ("fedavg", "scaffold") for seed in seeds or SEEDS[name]]
 
 
-def table8(name: str, seeds: Sequence[int], data: str | None = None) -> list[Experiment]:
+def table8(name: str, seeds: Sequence[int] | None, data: str | None = None) -> list[Experiment]:
     """Table 4's column 10%-100, Dir-0.1."""
-    return [_one(name, method, seed, data) for method in METHODS for seed in seeds]
+    return [_one(name, method, seed, data) for method in METHODS for seed in seeds_of(name, method, seeds)]
 
 
 def table8_column(frame: pd.DataFrame) -> pd.DataFrame:
@@ -84,21 +108,89 @@ def table8_column(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[(frame.cohort_size / frame.clients > 0.07) & (frame.dirichlet == min(SPLITS))]
 
 
-def figure1_epochs(name: str, seeds: Sequence[int], data: str | None = None, grid: Sequence[int] | None = None) -> list[Experiment]:
+def figure1_epochs(name: str, seeds: Sequence[int] | None, data: str | None = None, grid: Sequence[int] | None = None) -> list[Experiment]:
     """FedInit at several numbers of local epochs K."""
-    return [_one(name, "fedinit", seed, data, local_epochs=k) for k in (grid or EPOCHS[name]) for seed in seeds]
+    return [_one(name, "fedinit", seed, data, local_epochs=k) for k in (grid or EPOCHS[name]) for seed in seeds or SEEDS[name]]
 
 
-def figure1_beta(name: str, seeds: Sequence[int], data: str | None = None, grid: Sequence[float] | None = None) -> list[Experiment]:
+def figure1_beta(name: str, seeds: Sequence[int] | None, data: str | None = None, grid: Sequence[float] | None = None) -> list[Experiment]:
     """FedInit at several β; β = 0 is FedAvg bit for bit."""
-    return [_one(name, "fedinit", seed, data, {"beta": float(beta)}) for beta in (grid or BETAS[name]) for seed in seeds]
+    return [_one(name, "fedinit", seed, data, {"beta": float(beta)}) for beta in (grid or BETAS[name]) for seed in seeds or SEEDS[name]]
 
 
-def figure2(name: str, seeds: Sequence[int], data: str | None = None, grid: Sequence[float] = (-0.1, 0.0, 0.05, 0.1)) -> list[Experiment]:
-    """FedAvg and SCAFFOLD with RI at a negative, zero and positive β."""
+def figure2(name: str, seeds: Sequence[int] | None, data: str | None = None, grid: Sequence[float] = (-0.1, 0.0, 0.05, 0.1)):
+    """FedAvg and SCAFFOLD with RI at a negative and positive β, and without: a method is its own β = 0 (claim M1)."""
     return [
-        _one(name, f"{base}+ri", seed, data, {"beta": float(beta)}) for base in ("fedavg", "scaffold") for beta in grid for seed in seeds
+        _one(name, f"{base}+ri" if beta else base, seed, data, {"beta": float(beta)} if beta else None)
+        for base in ("fedavg", "scaffold")
+        for beta in grid
+        for seed in seeds_of(name, base, seeds)
     ]
+
+
+def momentum(name: str, seeds: Sequence[int] | None, data: str | None = None) -> list[Experiment]:
+    """Is RI momentum in disguise? FedInit under both readings of the server beside FedAvg, FedAvg with server momentum, and RI's server
+    term alone, at the paper's two participations with β = N/C, and at full participation with β = 0.1 (where that term is zero)."""
+    runs = [("fedavg", {}), *(("fedavgm", {"momentum": m}) for m in MOMENTA)]
+    return [
+        at_share(name, method, share, seed, data, hyper)
+        for share in (0.1, 0.05, 1.0)
+        for beta in [min(share, 0.1)]
+        for method, hyper in [
+            *runs,
+            ("fedinit", {"beta": beta}),
+            *([("fedinit", {"beta": beta, "aggregate": "start"}), ("lagged", {"beta": beta})] if share < 1 else []),
+        ]
+        for seed in seeds_of(name, method, seeds)
+    ]
+
+
+def threshold(name: str, seeds: Sequence[int] | None, data: str | None = None) -> list[Experiment]:
+    """The stability map: FedInit at several β / participation and participations, and FedAvg at each participation."""
+    return [
+        at_share(name, *run, data, hyper, **MAP_ROUNDS[name])
+        for share in SHARES[name]
+        for seed in seeds or SEEDS[name][:1]
+        for run, hyper in [
+            (("fedavg", share, seed), {}),
+            *((("fedinit", share, seed), {"beta": round(ratio * share, 6)}) for ratio in RATIOS[name]),
+        ]
+    ]
+
+
+def noise(name: str, seeds: Sequence[int] | None, data: str | None = None) -> list[Experiment]:
+    """FedAvg and FedInit without the two noises and with both."""
+    return [
+        _one(name, method, seed, data, **noises)
+        for noises in ({}, NOISES)
+        for method in ("fedavg", "fedinit")
+        for seed in seeds_of(name, method, seeds)
+    ]
+
+
+def newcomers(name: str, seeds: Sequence[int] | None, data: str | None = None) -> list[Experiment]:
+    """FedInit under both readings of a client's first participation."""
+    return [
+        preset(name, "fedinit", setup, hyper={"first": first}, seed=seed, model=MODELS[name][0], **_data(data))
+        for setup in SETUPS
+        for first in ("initial", "none")
+        for seed in seeds_of(name, "fedinit", seeds)
+    ]
+
+
+def at_share(name: str, method: str, share: float, seed: int, data: str | None = None, hyper: dict | None = None, **fields) -> Experiment:
+    """A run at any participation, by another number of clients C with the same N: local steps a round and costs stay those of 10%-100.
+
+    5 % is the paper's 5%-200. At full participation each of the N clients has the images of all its local epochs, and takes one epoch
+    over them, so that the few clients do not hold a few images only.
+    """
+    if share == 0.05:
+        return preset(name, method, "5%-200", hyper=hyper, seed=seed, model=MODELS[name][0], **_data(data), **fields)
+    paper = preset(name, method, "10%-100", hyper=hyper, seed=seed, model=MODELS[name][0], **_data(data), **fields)
+    if share == 0.1:
+        return paper
+    many = {"samples": SAMPLES[name] * paper.local_epochs, "local_epochs": 1} if share == 1 else {"samples": SAMPLES[name]}
+    return paper.replace(clients=round(paper.cohort_size / share), **many)
 
 
 def _one(name, method, seed, data, hyper=None, **fields) -> Experiment:
@@ -122,8 +214,10 @@ RUNS: dict[str, tuple[Callable[..., list[Experiment]], ...]] = {
     "table9_cost": (),
     "your_own_method": (),  # trains what its own cell defines, beside the computing for the next one
     "table5_cifar100": (table5,),
-    "claims": (table4, table6, table8, figure1_epochs, figure1_beta, figure2, table5),
+    "open_questions": (momentum, threshold, noise, newcomers),
+    "claims": (),
 }
+RUNS["claims"] = tuple(dict.fromkeys(function for functions in RUNS.values() for function in functions))  # the ledger looks at all
 
 
 @dataclass
@@ -151,12 +245,18 @@ class Artefact:
             raise unknown("artefact", self.name, RUNS)
         if self.preset not in PRESETS:
             raise unknown("preset", self.preset, PRESETS)
-        self.seeds = SEEDS[self.preset] if self.seeds is None else tuple(listed("seeds", self.seeds, int))
+        if self.seeds is not None:
+            self.seeds = tuple(listed("seeds", self.seeds, int))
         self.folder = Path(self.out) if self.out else figures_folder(self.preset)
         if self.data is None:
             self.data = committed_data(self.preset)
         if self.store is None:
             self.store = Store(also=(figures_folder(self.preset) / "runs",))
+
+    @property
+    def seed(self) -> int:
+        """The first of the seeds, where one is enough."""
+        return (self.seeds or SEEDS[self.preset])[0]
 
     @property
     def rule(self) -> dict:
@@ -189,7 +289,8 @@ class Artefact:
 
     def compute(self, experiments: list[Experiment], live=False, threads: int = 1) -> pd.DataFrame:
         """`runs.sweep` of just these."""
-        return sweep(experiments, jobs=self.jobs, device=self.device, threads=threads, store=self.store, progress=live)
+        how = {"jobs": self.jobs, "device": self.device, "threads": threads, "store": self.store, "progress": live}
+        return sweep(experiments, **how, **EVALUATE[self.preset])
 
     @property
     def ran(self) -> bool:
@@ -201,6 +302,17 @@ class Artefact:
         from fedinit.results.metrics import summarise
 
         return summarise(frame, target=target, **self.rule) if len(frame) else pd.DataFrame()
+
+    def ends(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """As `summary`, with the mean of the last tests: a run that collapsed late keeps nothing of its best rounds."""
+        from fedinit.results.metrics import summarise
+
+        return summarise(frame, rule="last_mean", window=self.last) if len(frame) else pd.DataFrame()
+
+    @property
+    def last(self) -> int:
+        """The last rounds that `ends` looks at."""
+        return max(3, self.rule["window"] // 5)
 
     def times(self, experiments: list[Experiment], again: bool = False) -> tuple[pd.DataFrame, str]:
         """(seconds a round of each method as `runs.timing.time_rounds` gives them, when and where they were timed).
@@ -252,11 +364,26 @@ class Artefact:
         """The text with what a reader must know: rule, seeds, preset, data."""
         from fedinit.results.metrics import rule_text
 
-        seeds = f"{len(self.seeds)} seed{'s' if len(self.seeds) > 1 else ''} ({', '.join(map(str, self.seeds))})"
+        every = EVALUATE[self.preset]
         parts = [f"Accuracy: {rule_text('smoothed_max', **self.rule)}"] if rule and self.frames else []
-        parts += [seeds] if self.frames else []
+        if self.frames and every:
+            parts += [f"tested every {every['evaluate_every']} rounds, and in each of the last {every['evaluate_last']}"]
+        parts += [self._seeds_text()] if self.frames else []
         parts += [f"preset {self.preset}", f"data {', '.join(self._images())}"]
         return f"{text} {'; '.join(parts)}."
+
+    def _seeds_text(self) -> str:
+        """ "3 seeds (0, 1, 2)", or by methods where they have different ones."""
+        runs = pd.concat([frame[["label", "seed"]] for frame in self.frames]).drop_duplicates().sort_values("seed")
+        methods: dict[tuple[int, ...], list[str]] = {}
+        for label, seeds in runs.groupby(runs.label.map(canonical), sort=False).seed:
+            methods.setdefault(tuple(map(int, seeds)), []).append(display_name(label))
+        words = {seeds: f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''} ({', '.join(map(str, seeds))})" for seeds in methods}
+        if len(methods) == 1:
+            return next(iter(words.values()))
+        most = max(methods, key=lambda seeds: len(methods[seeds]))  # the others are named
+        named = [f"{words[seeds]} of {', '.join(methods[seeds])}" for seeds in methods if seeds != most]
+        return ", ".join([*named, f"{words[most]} of the others"])
 
     def save(self, figure, name: str, caption: str) -> None:
         """Write <name>.png, .svg, .pdf and the sidecar."""
@@ -298,7 +425,7 @@ class Artefact:
             "notebook": self.name,
             "preset": self.preset,
             "data": ", ".join(self._images()),
-            "seeds": list(self.seeds),
+            "seeds": sorted({int(seed) for frame in self.frames for seed in frame["seed"].unique()}) or [self.seed],
             "rule": self.rule,
             "runs": keys,
             "commit": commit(),

@@ -31,6 +31,7 @@ READING = (  # the order on the page: the ledger, then as in the paper
     "table9_cost",
     "figure1_sensitivity",
     "figure2_divergence",
+    "open_questions",
     "your_own_method",
 )
 ENLARGED = 1.6  # pictures are drawn for paper, with 8 pt text

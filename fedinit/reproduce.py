@@ -20,6 +20,7 @@ from fedinit.experiment import PRESETS, Experiment
 from fedinit.playing import Piece, Player, Teller, read
 from fedinit.runs.footprint import footprint, sizes, vectors
 from fedinit.runs.progress import clock
+from fedinit.runs.run import tested_rounds
 from fedinit.runs.store import Store
 from fedinit.runs.workers import check_jobs, cores
 
@@ -41,6 +42,7 @@ class Row:
     memory_bytes  of the largest run that is left
     disk_bytes    that the runs that are left will take in the store
     hours         estimated, on this device with the plan's jobs
+    test_hours    of these, those that go into testing the model
     """
 
     notebook: str
@@ -53,6 +55,7 @@ class Row:
     memory_bytes: int
     disk_bytes: int
     hours: float
+    test_hours: float
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,10 @@ class Plan:
 
         if not self.total.to_run:
             return ["nothing to compute: every run is stored"]
-        notes, at_once = [], self.total.memory_bytes * min(self.jobs, self.total.to_run)
+        every = artefacts.EVALUATE[self.preset]
+        when = f"every {every['evaluate_every']} rounds and in each of the last {every['evaluate_last']}" if every else "every round"
+        notes = [f"the model is tested {when}: {self.total.test_hours / self.total.hours:.0%} of the time"]
+        at_once = self.total.memory_bytes * min(self.jobs, self.total.to_run)
         here = psutil.virtual_memory().total
         if at_once > here:
             notes.append(
@@ -153,18 +159,20 @@ def plan(
     store = _with_committed(store or Store(), preset)
     timings: dict[tuple, Timing] = {}
     planned: dict[str, int] = {}  # key → rounds that the notebooks so far will have computed
-    rows = [_row(name, runs, planned, store, jobs, threads, chip, timings) for name, runs in wanted.items()]
+    rows = [_row(name, preset, runs, planned, store, jobs, threads, chip, timings) for name, runs in wanted.items()]
     distinct = _longest([experiment for runs in wanted.values() for experiment in runs]).values()
     stored = sum(store.load(experiment) is not None for experiment in distinct)
-    return Plan(preset, _seeds(preset, seeds), chip, jobs, threads, rows, list(timings.values()), stored)
+    numbers = sorted({e.seed for e in distinct} or artefacts.SEEDS[preset])
+    return Plan(preset, tuple(numbers), chip, jobs, threads, rows, list(timings.values()), stored)
 
 
-def _row(name, experiments, planned, store, jobs, threads, chip, timings) -> Row:
+def _row(name, preset, experiments, planned, store, jobs, threads, chip, timings) -> Row:
     longest = _longest(experiments)
     new = [key for key in longest if key not in planned]
     stored = {key for key, experiment in longest.items() if store.load(experiment) is not None}
     steps = gradients = memory = disk = to_run = 0
     seconds: list[float] = []
+    testing: list[float] = []
     for key, experiment in longest.items():
         done = max(planned.get(key, 0), store.rounds_done(experiment))
         planned[key] = max(planned.get(key, 0), experiment.rounds)
@@ -178,12 +186,15 @@ def _row(name, experiments, planned, store, jobs, threads, chip, timings) -> Row
         to_run += 1
         steps += local
         gradients += local * a_step
-        seconds.append(local * a_step * timing.seconds_per_step + rounds * test * timing.seconds_per_test_image)
+        tests = len(tested_rounds(experiment.rounds, **artefacts.EVALUATE[preset])) * rounds / experiment.rounds
+        testing.append(tests * test * timing.seconds_per_test_image)
+        seconds.append(local * a_step * timing.seconds_per_step + testing[-1])
         run_memory, run_disk = footprint(experiment, timing.parameters, train + test)
         memory, disk = max(memory, run_memory), disk + run_disk
     at_once = min(jobs, to_run) if chip == "cpu" else 1
     spent = max(sum(seconds) / at_once, max(seconds)) if seconds else 0.0
-    return Row(name, len(longest), len(new), len(stored), to_run, steps, gradients, memory, disk, spent / 3600)
+    test_hours = spent / 3600 * sum(testing) / sum(seconds) if seconds else 0.0
+    return Row(name, len(longest), len(new), len(stored), to_run, steps, gradients, memory, disk, spent / 3600, test_hours)
 
 
 def _timing(experiment: Experiment, classes: int, chip: str, threads: int, timings: dict) -> Timing:
@@ -299,7 +310,7 @@ def _wanted(preset: str, only, data, seeds) -> dict[str, list[Experiment]]:
         from fedinit.data import identity
 
         identity(data)
-    numbers, images = _seeds(preset, seeds), data or artefacts.committed_data(preset)
+    numbers, images = _seeds(seeds), data or artefacts.committed_data(preset)
     # Table 5 has images of its own where none are given
     return {
         name: [e for runs in artefacts.RUNS[name] for e in runs(preset, numbers, data if runs is artefacts.table5 else images)]
@@ -307,8 +318,8 @@ def _wanted(preset: str, only, data, seeds) -> dict[str, list[Experiment]]:
     }
 
 
-def _seeds(preset: str, seeds) -> tuple[int, ...]:
-    return tuple(artefacts.SEEDS[preset] if seeds is None else artefacts.listed("seeds", seeds, int))
+def _seeds(seeds) -> tuple[int, ...] | None:
+    return None if seeds is None else tuple(artefacts.listed("seeds", seeds, int))
 
 
 def _jobs(jobs: int | None, threads: int) -> int:
@@ -508,7 +519,7 @@ def reproduce(
         "device": None if device == "auto" else device,
         "jobs": workers if threads > 1 else jobs,
         "threads": None if threads == 1 else threads,
-        "seeds": None if seeds is None else list(_seeds(preset, seeds)),
+        "seeds": None if seeds is None else list(_seeds(seeds)),
         "out": str(folder) if out else None,
         "redraw": redraw or None,
     }
@@ -529,7 +540,7 @@ def reproduce(
         for name, path in notebooks.items():
             piece = Piece(name, path, folder / "notebooks" / f"{name}.ipynb", handed[name], list(_longest(wanted[name]).values()))
             part = artefacts.Artefact(name, preset, data, device, jobs, seeds, str(folder), redraw, store)
-            alone = bool(parameters) or (name == "table7_8_time" and part.must_time(artefacts.table8(preset, part.seeds[:1], part.data)))
+            alone = bool(parameters) or (name == "table7_8_time" and part.must_time(artefacts.table8(preset, [part.seed], part.data)))
             if alone:
                 player.rest()
             todo = [] if parameters else part.computable(piece.experiments)

@@ -21,6 +21,7 @@ class Evidence:
     times: `runs.timing.time_rounds` (M3, C1); without it the seconds in `summary` stand in.
     epochs, beta: summaries of the two sweeps of Figure 1 (varying local_epochs; varying beta).
     curves: the tidy frame of Figure 2's runs in one setup (FedAvg and SCAFFOLD, several β), also used for M1.
+    momentum, threshold, noise, newcomers: summaries of the runs of `artefacts.momentum` and so on (threshold: by the rule "last_mean").
     costs: one row a method: label, communication (vectors sent a client and round, both ways), gradients (a local step),
         stored (vectors kept on a client).
     theory: `fedinit.theory.findings()`: claim, quantity, measured, spread, seeds, bound, holds.
@@ -34,6 +35,10 @@ class Evidence:
     curves: pd.DataFrame | None = None
     costs: pd.DataFrame | None = None
     theory: pd.DataFrame | None = None
+    momentum: pd.DataFrame | None = None
+    threshold: pd.DataFrame | None = None
+    noise: pd.DataFrame | None = None
+    newcomers: pd.DataFrame | None = None
 
     def need(self, name: str) -> pd.DataFrame:
         frame = getattr(self, name)
@@ -172,16 +177,40 @@ def sure_of(ratios: dict[str, pd.Series], within: float, result):
 
 
 def ends_by_beta(evidence: Evidence) -> pd.DataFrame:
-    """One row a run of Figure 2: base, beta, seed, data and means over the last tenth of the rounds; diverged: accuracy 0, Δ^t ∞."""
+    """One row a run of Figure 2: base, beta, seed, data and means over the last tenth of the rounds; diverged: accuracy 0, Δ^t ∞.
+
+    Δ^t over all clients also relative to the size of the model (`per_norm`) and to the local movement (`per_movement`)."""
     frame = with_beta(evidence.need("curves"))
+    frame = frame.assign(per_norm=frame.divergence_all / frame.norm, per_movement=frame.divergence_all / frame.movement)
     tail = frame[frame["round"] > 0.9 * frame.groupby("key")["round"].transform("max")]
     out = tail.groupby(["base", "beta", "seed", "data", "key"], as_index=False)[
-        ["test_accuracy", "divergence_all", "divergence_active"]
+        ["test_accuracy", "divergence_all", "divergence_active", "per_norm", "per_movement"]
     ].mean()
     out = out.rename(columns={"test_accuracy": "accuracy"})
     diverged = out.key.map(frame.groupby("key").diverged.max()).astype(bool)
-    out.loc[diverged, ["accuracy", "divergence_all", "divergence_active"]] = 0.0, np.inf, np.inf
+    out.loc[diverged, "accuracy"] = 0.0
+    out.loc[diverged, ["divergence_all", "divergence_active", "per_norm", "per_movement"]] = np.inf
     return out
+
+
+def against_zero(table: pd.DataFrame, base: str, *values: str) -> tuple[float, dict[str, Paired]]:
+    """(best β > 0 of a base method, by the mean accuracy over the seeds that have every β; per value of `ends_by_beta` the differences
+    to β = 0, seed by seed: of the accuracy, and of the logarithm of all others)."""
+    runs = table[table.base == base]
+    positive = sorted({beta for beta in runs.beta if beta > 0})
+    if not positive or not (runs.beta == 0).any():
+        raise NotTested(f"{display_name(base)} was not run with β = 0 and some β > 0")
+    has = runs.groupby("seed").beta.agg(set)
+    whole = [seed for seed, betas in has.items() if betas >= {0, *positive}] or list(has.index)
+    best = runs[runs.seed.isin(whole) & (runs.beta > 0)].groupby("beta").accuracy.mean().idxmax()
+    logs = runs.assign(**{value: np.log(runs[value]) for value in values if value != "accuracy"})
+    mine, zero = logs[logs.beta == best], logs[logs.beta == 0]
+    return best, {value: paired(mine, zero, ["seed"], value) for value in values}
+
+
+def below(difference: Paired) -> bool:
+    """The general rule for "lower": with three pairs or more the 95 % interval below zero, else the sign of the mean."""
+    return bool((difference.high if difference.n >= 3 else difference.mean) < 0)
 
 
 def early(run: pd.DataFrame) -> tuple[float, float, float]:

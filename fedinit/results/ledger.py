@@ -13,14 +13,16 @@ from dataclasses import dataclass
 import pandas as pd
 
 from fedinit.errors import unknown
+from fedinit.results import questions  # noqa: F401  (registers its judges)
 from fedinit.results.evidence import Evidence, NotTested
 from fedinit.results.judges import JUDGES
-from fedinit.results.published import CLAIMS, claim
+from fedinit.results.published import CLAIMS, QUESTIONS, claim
 from fedinit.results.tables import own_ids
 
 __all__ = ["JUDGES", "NOT_REPRODUCED", "NOT_TESTED", "REPRODUCED", "Evidence", "Verdict", "ledger", "ledger_table", "styled"]
 
 REPRODUCED, NOT_REPRODUCED, NOT_TESTED = "reproduced", "not reproduced", "not tested at this scale"
+HOLDS, FAILS = "holds", "does not hold"  # of our own questions, where there is nothing to reproduce
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,12 @@ def judge(claim_id: str, evidence: Evidence) -> Verdict:
         holds, *rest = JUDGES[claim_id](evidence)
     except NotTested as no:
         return Verdict(claim_id, NOT_TESTED, no.measured, no.seeds, no.spread, no.reason)
-    return Verdict(claim_id, REPRODUCED if holds else NOT_REPRODUCED, *rest)
+    words = (HOLDS, FAILS) if claim(claim_id) in QUESTIONS else (REPRODUCED, NOT_REPRODUCED)
+    return Verdict(claim_id, words[0 if holds else 1], *rest)
 
 
 def ledger(evidence: Evidence, claims: Iterable[str] | None = None) -> list[Verdict]:
-    """The verdicts in the order of `CLAIMS` (or those of `claims`, ids)."""
+    """The verdicts in the order of `CLAIMS` (or those of `claims`, ids of claims or of `QUESTIONS`)."""
     return [judge(one, evidence) for one in ([c.id for c in CLAIMS] if claims is None else claims)]
 
 
@@ -90,7 +93,8 @@ def styled(table: pd.DataFrame, links: bool = False) -> Shown:
     if links:
         names = [claim(one).notebook for one in table.index]
         table = table.assign(notebook=[f'<a href="{name}.ipynb">{name}</a>' for name in names])
-    look = {REPRODUCED: "font-weight: bold", NOT_REPRODUCED: "font-weight: bold; text-decoration: underline"}
+    good, bad = "font-weight: bold", "font-weight: bold; text-decoration: underline"
+    look = {REPRODUCED: good, HOLDS: good, NOT_REPRODUCED: bad, FAILS: bad}
     rules = [
         {"selector": "td, th", "props": "text-align: left; vertical-align: top"},
         {"selector": "td", "props": "white-space: normal; max-width: 22em"},

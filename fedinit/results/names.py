@@ -75,6 +75,18 @@ def with_beta(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[~np.array(doubled, bool)]
 
 
+def variants(summary: pd.DataFrame) -> pd.Series:
+    """What tells the runs of one label apart in `artefacts.momentum`: "FedAvgM 0.5", "FedInit, start" (the server's reading of RI)."""
+
+    def name(run) -> str:
+        label = canonical(run["label"])
+        if label == "fedavgm":
+            return f"{display_name(label)} {run['momentum']:g}"
+        return f"{display_name(label)}, {run['aggregate']}" if label == "fedinit" else display_name(label)
+
+    return pd.Series([name(run) for _, run in summary.iterrows()], summary.index, dtype=str)
+
+
 def rank(label: str) -> tuple:
     """Sort key: the paper's order of base methods, each directly followed by its +RI twin; FedInit after the six; others last."""
     base, relaxed = split_label(label)

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from fedinit.errors import InputError, unknown
-from fedinit.results.metrics import moving_average, paired_difference, select
-from fedinit.results.names import canonical, display_name, rank, with_beta, with_setup
+from fedinit.results.metrics import moving_average, paired, paired_difference, select
+from fedinit.results.names import canonical, display_name, rank, variants, with_beta, with_setup
 from fedinit.results.published import EM_DASH
 from fedinit.results.style import COLUMN, PAGE, beta_color, look, save, use_style
 
@@ -33,6 +33,7 @@ __all__ = [
     "noise_panels",
     "partition_bubbles",
     "rate_lines",
+    "relative_divergence",
     "save",
     "schematic",
     "schematic_slider",
@@ -40,7 +41,9 @@ __all__ = [
     "sensitivity_panels",
     "stability_lines",
     "stability_map",
+    "threshold_map",
     "use_style",
+    "variant_gains",
 ]
 
 
@@ -369,6 +372,103 @@ def gains(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
         ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}".replace("-", "−")))
         ax.set_xlabel("accuracy with RI − without (points)")
         return ax
+
+
+def variant_gains(summary: pd.DataFrame, ax=None) -> Figure:
+    """Accuracy minus FedAvg's (points) of every variant in `artefacts.momentum`, a panel per participation: a dot for each pair of runs
+    of one seed, a bar at their mean, pairs lost to divergence counted beside it. `ax`: as many Axes."""
+    summary = with_setup(summary).assign(variant=variants(summary))
+    shares = sorted({(n / c, c, s) for n, c, s in zip(summary.cohort_size, summary.clients, summary.setup, strict=True)})
+    order = list(summary.assign(rank=summary.label.map(rank)).sort_values(["rank", "variant"]).variant.unique())
+    order.remove("FedAvg") if "FedAvg" in order else None
+    with use_style():
+        if ax is None:
+            size = (PAGE, 0.75 + 0.2 * len(order))
+            _, ax = plt.subplots(1, len(shares), figsize=size, sharey=True, sharex=True, squeeze=False)
+        axes = np.ravel(ax)
+        for axis, (share, clients, _) in zip(axes, shares, strict=True):
+            runs = summary[summary.clients == clients]
+            for i, variant in enumerate(order):
+                mine = runs[runs.variant == variant]
+                if mine.empty:
+                    axis.text(1.03, i, EM_DASH, transform=axis.get_yaxis_transform(), va="center", fontsize=7)
+                    continue
+                pair = paired(mine, runs[runs.variant == "FedAvg"], ["seed", "clients"])
+                points = 100 * pair.differences.to_numpy()
+                color = look(mine.label.iloc[0])["color"]
+                axis.plot(points, np.full(len(points), i), "o", color=color, ms=3.5, alpha=0.7, mew=0)
+                if len(points):
+                    axis.plot([points.mean()] * 2, [i - 0.32, i + 0.32], color="0.1", lw=1.4)
+                mean = f"{points.mean():+.1f}".replace("-", "−") if len(points) else EM_DASH
+                lost = f", {pair.lost} lost" if pair.lost else ""
+                axis.text(1.03, i, mean + lost, transform=axis.get_yaxis_transform(), va="center", fontsize=7)
+            axis.axvline(0, color="0.2", lw=0.8, ls=(0, (2, 2)))
+            axis.set_title(f"{share:.0%} of {clients:g} clients")
+            axis.grid(axis="y", visible=False)
+            axis.tick_params(axis="y", length=0)
+            axis.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}".replace("-", "−")))
+        axes[0].set_yticks(range(len(order)), order)
+        axes[0].set_ylim(len(order) - 0.5, -0.5)
+        axes[len(axes) // 2].set_xlabel("accuracy − FedAvg's (points)")
+        return axes[0].figure
+
+
+def threshold_map(gains: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """`questions.gains_by_ratio` as a map: FedInit's accuracy minus FedAvg's (points) by participation, down, and β / participation,
+    across, β itself in small print. Where it harms the cell is orange, where it helps blue; ✕: every run diverged."""
+    import seaborn as sns
+
+    table = (100 * gains.pivot(index="share", columns="ratio", values="gain")).sort_index()
+    betas = gains.pivot(index="share", columns="ratio", values="beta").reindex_like(table)
+    lost = gains.assign(lost=gains.gain.isna()).pivot(index="share", columns="ratio", values="lost").reindex_like(table)
+    words = pd.DataFrame("", index=table.index, columns=table.columns)
+    for row in table.index:
+        for column in table.columns:
+            value = table.loc[row, column]
+            main = f"{value:+.1f}".replace("-", "−") if np.isfinite(value) else "✕" if lost.loc[row, column] is True else ""
+            words.loc[row, column] = f"{main}\nβ {betas.loc[row, column]:g}" if main else ""
+    with use_style():
+        ax = ax or _axes(COLUMN, 0.75 + 0.42 * len(table))
+        sns.heatmap(
+            table.fillna(-100.0).where(words != ""),
+            ax=ax,
+            vmin=-10,
+            vmax=10,
+            cmap=sns.diverging_palette(25, 245, s=85, l=62, as_cmap=True),
+            annot=words,
+            fmt="",
+            annot_kws={"fontsize": 7, "color": "0.1"},
+            linewidths=0.8,
+            linecolor="white",
+            xticklabels=[f"{ratio:g}" for ratio in table.columns],
+            yticklabels=[f"{share:.0%}" for share in table.index],
+            cbar=False,  # the values are in the cells
+        )
+        ax.tick_params(length=0)
+        ax.tick_params(axis="y", rotation=0)
+        ax.set(xlabel="β / participation", ylabel="participation N/C")
+        return ax
+
+
+def relative_divergence(frame: pd.DataFrame, ax=None) -> Figure:
+    """Δ^t over all clients divided by ‖w‖², and by the mean of ‖end − start‖² over the active clients, against rounds: a row per base
+    method, a line per β. `ax`: rows × 2 Axes."""
+    frame = with_beta(frame)
+    frame = frame.assign(per_norm=frame.divergence_all / frame.norm, per_movement=frame.divergence_all / frame.movement)
+    bases = sorted(frame.base.unique(), key=rank)
+    with use_style():
+        if ax is None:
+            _, ax = plt.subplots(len(bases), 2, figsize=(PAGE, 0.45 + 1.65 * len(bases)), sharex=True, sharey="col", squeeze=False)
+        ax = np.reshape(ax, (len(bases), 2))
+        for row, (line, base) in enumerate(zip(ax, bases, strict=True), 1):
+            titles = (("per_norm", r"$\Delta^t\,/\,\Vert w\Vert^2$"), ("per_movement", r"$\Delta^t\,/$ mean $\Vert$end − start$\Vert^2$"))
+            for axis, (column, title) in zip(line, titles, strict=True):
+                _curves(frame[frame.base == base], column, "beta", 1, 1, axis)
+                _log_y(axis)
+                axis.set_xlim(0, frame["round"].max())
+                axis.set_title(f"{display_name(base)}: {title}")
+                axis.set_xlabel("round" if row == len(bases) else "")
+        return _legend(ax)
 
 
 def bar_seconds(summary: pd.DataFrame, baseline: str = "fedavg", ax: Axes | None = None) -> Axes:

@@ -74,6 +74,22 @@ CLAIMS = tuple(
     )
 )
 
+#: Ours, not the paper's: what its claims leave open. Same form, so that the ledger can keep them.
+QUESTIONS = tuple(
+    Claim(id, text, EM_DASH, "open_questions")
+    for id, text in (
+        ("Q1", "the relaxed start adds to RI's server term: FedInit is above FedAvg with that term alone"),
+        ("Q2", "FedInit is above FedAvg with server momentum, the best of its coefficients"),
+        ("Q3", "with the released code's server (aggregate = start) FedInit is above FedAvg"),
+        ("Q4", "at full participation, where RI's server term is zero, FedInit is above FedAvg"),
+        ("Q5", "the β from which RI harms is one multiple of the participation N/C"),
+        ("Q6", "both noises together raise RI's gain (the second half of A6)"),
+        ("Q7", "FedInit is above FedAvg under either reading of a client's first participation"),
+        ("Q8", "β > 0 lowers Δ^t relative to the size of the model, Δ^t / ‖w‖²"),
+        ("Q9", "β > 0 lowers Δ^t relative to the local movement, Δ^t / mean ‖end − start‖²"),
+    )
+)
+
 #: Not the paper's. README of the authors' released code: CIFAR-10, ResNet-18-GN, T = 1000, no noise, V100.
 README_SOURCE = "released code's README (CIFAR-10, ResNet-18-GN, T = 1000, no noise, V100); not the paper's numbers"
 _README = {
@@ -95,11 +111,11 @@ _README = {
 
 
 def claim(claim_id: str) -> Claim:
-    """The claim with this id; raises InputError for an id that is not one of `CLAIMS`."""
-    for one in CLAIMS:
+    """The claim or question with this id; raises InputError for an id that is not one of `CLAIMS` or `QUESTIONS`."""
+    for one in (*CLAIMS, *QUESTIONS):
         if one.id == claim_id:
             return one
-    raise unknown("claim_id", claim_id, (one.id for one in CLAIMS))
+    raise unknown("claim_id", claim_id, (one.id for one in (*CLAIMS, *QUESTIONS)))
 
 
 def readme_figures() -> pd.DataFrame:

@@ -98,6 +98,11 @@ def run(
     return found
 
 
+def tested_rounds(rounds: int, evaluate_every: int = 1, evaluate_last: int = 1) -> list[int]:
+    """The rounds (from 1) in which a run of so many rounds tests the global model."""
+    return [t for t in range(1, rounds + 1) if t % evaluate_every == 0 or t > rounds - evaluate_last]
+
+
 def _compute(experiment, store, images, device, threads, jobs, evaluate, memory, checkpoint_seconds, compiled, on_round) -> None:
     folder = store.path(experiment)
     files = folder / "checkpoint"
@@ -112,10 +117,9 @@ def _compute(experiment, store, images, device, threads, jobs, evaluate, memory,
     jobs = (jobs or cores() // threads) if simulation.device.type == "cpu" and not compiled else 1
     with open(history, "a", newline="", encoding="utf-8") as file, contextlib.ExitStack() as crew:
         rows = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        (every, last), saved, cost = evaluate, time.monotonic(), 0.0
+        tested, saved, cost = set(tested_rounds(experiment.rounds, *evaluate)), time.monotonic(), 0.0
         while simulation.round < experiment.rounds and not simulation.diverged:
-            upcoming = simulation.round + 1
-            record = simulation.step(evaluate=upcoming % every == 0 or upcoming > experiment.rounds - last)
+            record = simulation.step(evaluate=simulation.round + 1 in tested)
             rows.writerow(record)
             file.flush()
             ending = simulation.round == experiment.rounds or simulation.diverged

@@ -1,0 +1,190 @@
+"""The rules for `published.QUESTIONS`, what the paper's claims leave open: one small function each, as in `judges`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from fedinit.results.evidence import (
+    NotTested,
+    against_zero,
+    below,
+    difference_of,
+    ends_by_beta,
+    few,
+    gain,
+    larger,
+    on_data,
+    points,
+)
+from fedinit.results.judges import judges
+from fedinit.results.metrics import Paired, paired, select
+from fedinit.results.names import display_name
+
+PAIR = ("seed", "data", "clients", "dirichlet")  # what two runs of one question share
+
+
+def _momentum(evidence, full: bool = False) -> pd.DataFrame:
+    runs = evidence.need("momentum")
+    everybody = runs.cohort_size == runs.clients
+    return runs[everybody if full else ~everybody]
+
+
+def _end(runs: pd.DataFrame, aggregate: str = "end") -> pd.DataFrame:
+    mine = select(runs, "fedinit")
+    return mine[mine["aggregate"] == aggregate]
+
+
+def _above(treated: pd.DataFrame, baseline: pd.DataFrame, of: str, also: str = ""):
+    """The general rule for treated − baseline, paired by seed and participation, on CIFAR-10."""
+    if treated.empty or baseline.empty:
+        raise NotTested(f"{of} was not run")
+    runs = pd.concat([treated, baseline])
+    holds, measured, seeds, spread, note = larger(paired(treated, baseline, PAIR), runs)
+    return on_data(runs, "cifar10", (holds, measured, seeds, spread, "; ".join(filter(None, [also, note]))))
+
+
+@judges("Q1")
+def q1(evidence):
+    """FedInit (aggregate = end) minus FedAvg with RI's server term alone is larger than zero, over both partial participations."""
+    runs = _momentum(evidence)
+    return _above(_end(runs), select(runs, "lagged"), "FedInit beside RI's server term alone")
+
+
+@judges("Q2")
+def q2(evidence):
+    """FedInit minus FedAvgM is larger than zero over both partial participations, FedAvgM with the coefficient of the best mean: a choice
+    in FedAvgM's favour."""
+    runs = _momentum(evidence)
+    momenta = select(runs, "fedavgm")
+    if momenta.empty:
+        raise NotTested("FedAvgM was not run")
+    common = momenta.groupby([*PAIR]).momentum.transform("nunique") == momenta.momentum.nunique()  # pairs that have every coefficient
+    best = momenta[common if common.any() else momenta.index].groupby("momentum").accuracy.mean().idxmax()
+    others = ", ".join(f"{m:g}" for m in sorted(momenta.momentum.unique()))
+    return _above(_end(runs), momenta[momenta.momentum == best], "FedInit beside FedAvgM", f"best momentum {best:g} of {others}")
+
+
+@judges("Q3")
+def q3(evidence):
+    """FedInit with aggregate = start minus FedAvg is larger than zero, over both partial participations."""
+    runs = _momentum(evidence)
+    return _above(_end(runs, "start"), select(runs, "fedavg"), "FedInit with aggregate = start")
+
+
+@judges("Q4")
+def q4(evidence):
+    """FedInit minus FedAvg is larger than zero at full participation."""
+    runs = _momentum(evidence, full=True)
+    return _above(_end(runs), select(runs, "fedavg"), "FedInit at full participation")
+
+
+@judges("Q5")
+def q5(evidence):
+    """In each participation, β / (N/C) harms from some value of the grid on: it is the smallest at which, and above which, FedInit is
+    below FedAvg (diverged: below). The claim holds if one interval between neighbours of the grid, and no single β, separates the harmless
+    from the harmful in every participation."""
+    harmless, harmful = harm_by_share(evidence.need("threshold"))
+    runs = evidence.threshold
+    if not harmful:
+        raise NotTested("no β was large enough to harm in any participation")
+    parts = [
+        f"{share:.0%}: " + (f"harms from β = {harmful[share] * share:g} ({harmful[share]:g} N/C)" if share in harmful else "never harms")
+        for share in sorted(harmless)
+    ]
+    one_ratio = max(harmless.values()) < min(harmful.values()) and set(harmful) == set(harmless)
+    betas = max(ratio * share for share, ratio in harmless.items()), min(ratio * share for share, ratio in harmful.items())
+    note = "one β would separate them, too" if betas[0] < betas[1] else ""
+    note = "; ".join(filter(None, [note, few(runs.seed.nunique()), f"rounds {int(runs.last_round.max())}"]))
+    return on_data(runs, "cifar10", (one_ratio and betas[0] >= betas[1], "; ".join(parts), runs.seed.nunique(), "—", note))
+
+
+def harm_by_share(runs: pd.DataFrame) -> tuple[dict[float, float], dict[float, float]]:
+    """Per participation N/C: the largest β / (N/C) below all that harm (0 if none), and the smallest from which on all harm (absent if
+    the largest does not)."""
+    table = gains_by_ratio(runs)
+    harmless, harmful = {}, {}
+    for share, cells in table.groupby("share"):
+        harms = [(row.ratio, not row.gain > 0) for row in cells.sort_values("ratio").itertuples()]  # NaN, diverged, harms
+        while harms and harms[-1][1]:
+            harmful[share] = harms.pop()[0]
+        harmless[share] = harms[-1][0] if harms else 0.0
+    return harmless, harmful
+
+
+def gains_by_ratio(runs: pd.DataFrame) -> pd.DataFrame:
+    """One row a participation `share` = N/C and `ratio` = β / share: `gain`, FedInit's accuracy minus FedAvg's, the mean over seeds
+    (fraction; NaN if every pair diverged), `beta`, and `pairs`."""
+    rows = []
+    for (clients, cohort, beta), mine in select(runs, "fedinit").groupby(["clients", "cohort_size", "beta"]):
+        other = select(runs, "fedavg")
+        difference = paired(mine, other[other.clients == clients], PAIR)
+        share = cohort / clients
+        rows.append({"share": share, "ratio": round(beta / share, 6), "beta": beta, "gain": difference.mean, "pairs": len(mine)})
+    if not rows:
+        raise NotTested("FedInit was not run at several participations")
+    return pd.DataFrame(rows)
+
+
+@judges("Q6")
+def q6(evidence):
+    """FedInit − FedAvg with both noises minus FedInit − FedAvg without, of the same seed, is larger than zero."""
+    runs = evidence.need("noise")
+    off, on = runs[runs.client_noise == 0], runs[runs.client_noise > 0]
+    if on.empty or off.empty:
+        raise NotTested("the runs with and without noise are not both there")
+    with_noise, without = gain(on, "fedinit", "fedavg"), gain(off, "fedinit", "fedavg")
+    holds, _, seeds, spread, note = larger(difference_of(with_noise, without), runs)
+    measured = f"{points(with_noise.mean)} with, {points(without.mean)} without"
+    return on_data(runs, "cifar10", (holds, measured, seeds, spread, note))
+
+
+@judges("Q7")
+def q7(evidence):
+    """FedInit minus FedAvg of the same seed and participation is larger than zero with first = initial and with first = none."""
+    runs = evidence.need("newcomers")
+    plain = select(_momentum(evidence), "fedavg")
+    parts, results = [], []
+    for first in ("initial", "none"):
+        mine = select(runs, "fedinit")
+        mine = mine[mine["first"] == first]
+        if mine.empty or plain.empty:
+            raise NotTested(f"FedInit with first = {first}, or FedAvg beside it, was not run")
+        results.append(larger(paired(mine, plain, PAIR), mine))
+        parts.append(f"{first} {results[-1][1]}")
+    spread = "; ".join(f"{name} {result[3]}" for name, result in zip(("initial", "none"), results, strict=True))
+    return on_data(runs, "cifar10", (all(r[0] for r in results), "; ".join(parts), results[1][2], spread, results[1][4]))
+
+
+@judges("Q8")
+def q8(evidence):
+    """As D1's second half, for Δ^t over all clients divided by ‖w‖²: lower at the best β > 0 than at β = 0, for FedAvg and SCAFFOLD."""
+    return _relative(evidence, "per_norm")
+
+
+@judges("Q9")
+def q9(evidence):
+    """As D1's second half, for Δ^t over all clients divided by the mean of ‖end − start‖² over the active clients."""
+    return _relative(evidence, "per_movement")
+
+
+def _relative(evidence, value: str):
+    table = ends_by_beta(evidence)
+    parts, spreads, holds, seeds = [], [], True, []
+    for base in ("fedavg", "scaffold"):
+        best, change = against_zero(table, base, "accuracy", value)
+        difference = change[value]
+        if not difference.n:
+            raise NotTested(f"no pair of {display_name(base)}'s runs ran to the end")
+        holds &= below(difference)
+        seeds.append(difference.n)
+        parts.append(f"{display_name(base)} (β = {best:g}) × {np.exp(difference.mean):.2f}")
+        spreads.append(f"{display_name(base)} {_factors(difference)}")
+    return on_data(table, "cifar", (holds, "; ".join(parts), min(seeds), "; ".join(spreads), few(min(seeds))))
+
+
+def _factors(difference: Paired) -> str:
+    if difference.n == 1:
+        return "one pair"
+    low, high = np.exp([difference.low, difference.high])
+    return f"95 % interval × {low:.2f} to × {high:.2f} (n = {difference.n})"
