@@ -14,6 +14,7 @@ from fedinit.data import Images, make_noise, make_partition
 from fedinit.streams import stream
 
 PAD = 4  # pixels of zero padding before a crop, in normalised units (released code)
+AT_ONCE = 2_000  # images of a client that are made ready once a round, for all local epochs; of a client with more, a batch at a time
 
 
 class Batches:
@@ -56,13 +57,31 @@ class Batches:
         e, mine = self.experiment, self.partition[client]
         order = stream(e.seed, "batches", round, client)
         luck = stream(e.seed, "augmentation", round, client)
-        x_all, y_all = self._train
+        ready = None
+        if e.local_epochs > 1 and len(mine) <= AT_ONCE:
+            x, y_all = self._seen(mine, client)
+            ready = framed(torch.cat([x, x.flip(2)])) if e.augment else x
         for _ in range(e.local_epochs):
-            shuffled = torch.from_numpy(mine[order.permutation(len(mine))]).to(self.device)
-            for chosen in shuffled.split(e.batch_size):
-                y = y_all.index_select(0, chosen)
-                x = self._normal(self.noise.apply(x_all.index_select(0, chosen).float().div_(255), y, client))
-                yield self._shape(augment(x, luck) if e.augment else x), y
+            shuffled = order.permutation(len(mine))
+            for begin in range(0, len(mine), e.batch_size):
+                chosen = shuffled[begin : begin + e.batch_size]
+                if ready is None:
+                    x, y = self._seen(mine[chosen], client)
+                    yield self._shape(augment(x, luck) if e.augment else x), y
+                    continue
+                there = torch.from_numpy(chosen).to(self.device)
+                if e.augment:
+                    mirrored, offset = draw(len(chosen), luck)
+                    x = cut(ready, chosen + len(mine) * mirrored, offset)
+                else:
+                    x = ready.index_select(0, there)
+                yield self._shape(x), y_all.index_select(0, there)
+
+    def _seen(self, indices: np.ndarray, client: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """(x, y) of some images as the client sees them, (n, H, W, 3): what is the same in every epoch."""
+        at = torch.tensor(indices, device=self.device)
+        y = self._train[1].index_select(0, at)
+        return self._normal(self.noise.apply(self._train[0].index_select(0, at).float().div_(255), y, client)), y
 
     def test(self, batch: int = 500) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The test set in order, untouched by noise and augmentation."""
@@ -78,13 +97,29 @@ class Batches:
 
 def augment(x: torch.Tensor, luck: np.random.Generator) -> torch.Tensor:
     """x (B, H, W, 3): flipped with p .5, then with p .5 a crop at a uniform offset from PAD px zero padding (released code)."""
-    count, height, width, _ = x.shape
-    flip = torch.from_numpy((luck.random(count) < 0.5).nonzero()[0]).to(x.device)
-    offset = np.where(luck.random((count, 1)) < 0.5, luck.integers(0, 2 * PAD + 1, (count, 2)), PAD)
+    mirrored, offset = draw(len(x), luck)
+    flip = torch.from_numpy(mirrored.nonzero()[0]).to(x.device)
     x = x.index_copy(0, flip, x.index_select(0, flip).flip(2))
-    padded = torch.nn.functional.pad(x, (0, 0, PAD, PAD, PAD, PAD))
-    # a row of a crop is one stretch of memory that begins at some pixel of all the padded images
-    rows = offset[:, :1] + np.arange(height) + padded.shape[1] * np.arange(count)[:, None]
-    first = torch.from_numpy(rows * padded.shape[2] + offset[:, 1:]).to(x.device)
-    stretches = padded.view(-1).as_strided((padded.numel() // 3 - width + 1, 3 * width), (3, 1))
-    return stretches.index_select(0, first.view(-1)).view(x.shape)
+    return cut(framed(x), np.arange(len(x)), offset)
+
+
+def draw(count: int, luck: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """(whether each image is mirrored, where its crop begins in the padded image, as row and column)."""
+    mirrored = luck.random(count) < 0.5
+    return mirrored, np.where(luck.random((count, 1)) < 0.5, luck.integers(0, 2 * PAD + 1, (count, 2)), PAD)
+
+
+def framed(x: torch.Tensor) -> torch.Tensor:
+    """x (n, H, W, 3) in PAD px of zeros."""
+    return torch.nn.functional.pad(x, (0, 0, PAD, PAD, PAD, PAD))
+
+
+def cut(frames: torch.Tensor, chosen: np.ndarray, offset: np.ndarray) -> torch.Tensor:
+    """The crops (B, H, W, 3) of the chosen frames, that begin at `offset` (B, 2)."""
+    _, height, width, _ = frames.shape
+    # a row of a crop is one stretch of memory that begins at some pixel of all the frames
+    rows = offset[:, :1] + np.arange(height - 2 * PAD) + height * chosen[:, None]
+    first = torch.from_numpy(rows * width + offset[:, 1:]).to(frames.device)
+    length = width - 2 * PAD
+    stretches = frames.view(-1).as_strided((frames.numel() // 3 - length + 1, 3 * length), (3, 1))
+    return stretches.index_select(0, first.view(-1)).view(len(chosen), height - 2 * PAD, length, 3)

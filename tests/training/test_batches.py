@@ -1,6 +1,7 @@
 """Batches: order, augmentation, normalisation, the untouched test set."""
 
 import numpy as np
+import pytest
 import torch
 
 from fedinit import Experiment, load_images
@@ -77,3 +78,12 @@ def test_test_images_are_normalised_and_otherwise_untouched():
     expected = (torch.tensor(images.x_test) / 255 - torch.tensor(images.mean)) / torch.tensor(images.std)
     torch.testing.assert_close(x, expected, rtol=0, atol=2e-6)
     assert torch.equal(torch.cat([y for _, y in noisy.test(64)]), torch.tensor(images.y_test))
+
+
+@pytest.mark.parametrize("changes", [{}, {"augment": False}, {"client_noise": 0.3, "category_noise": 0.1}])
+def test_images_made_ready_for_all_epochs_are_those_made_ready_batch_by_batch(changes, monkeypatch):
+    together = list(batches(**changes).train(3, 1))
+    monkeypatch.setattr("fedinit.training.batches.AT_ONCE", 0)
+    apart = list(batches(**changes).train(3, 1))
+    assert len(together) == len(apart) == 6
+    assert all(torch.equal(x, u) and torch.equal(y, v) for (x, y), (u, v) in zip(together, apart, strict=True))
