@@ -20,7 +20,7 @@ from fedinit.experiment import PRESETS, Experiment
 from fedinit.playing import Piece, Player, Teller, read
 from fedinit.runs.footprint import footprint, sizes, vectors
 from fedinit.runs.progress import clock
-from fedinit.runs.run import tested_rounds
+from fedinit.runs.run import rounds_tested
 from fedinit.runs.store import Store
 from fedinit.runs.workers import check_jobs, cores
 
@@ -186,7 +186,7 @@ def _row(name, preset, experiments, planned, store, jobs, threads, chip, timings
         to_run += 1
         steps += local
         gradients += local * a_step
-        tests = len(tested_rounds(experiment.rounds, **artefacts.EVALUATE[preset])) * rounds / experiment.rounds
+        tests = len(rounds_tested(experiment.rounds, **artefacts.EVALUATE[preset])) * rounds / experiment.rounds
         testing.append(tests * test * timing.seconds_per_test_image)
         seconds.append(local * a_step * timing.seconds_per_step + testing[-1])
         run_memory, run_disk = footprint(experiment, timing.parameters, train + test)

@@ -12,6 +12,7 @@ from fedinit.artefacts import Artefact
 from fedinit.data import known
 from fedinit.experiment import Experiment
 from fedinit.runs import Store, run, timing
+from fedinit.runs.run import rounds_tested
 from tests.training.tiny import tiny
 
 LUCK = np.random.default_rng(0)
@@ -172,3 +173,46 @@ def test_histories_behind_figures_are_kept_beside_them(tmp_path):
     clone = Store(tmp_path / "nothing", also=(folder / "runs",))
     pd.testing.assert_frame_equal(clone.load(tiny("fedavg")).history, shown.history, check_exact=True)
     assert clone.load(tiny("fedcm")) is None and other is not None
+
+
+# ---- which runs --------------------------------------------------------------------------------------------------------------
+
+
+def test_deciding_methods_have_more_seeds_unless_seeds_are_named():
+    """`small`: FedAvg, FedInit and SCAFFOLD (in 4 columns) three seeds each, the other four methods one; named seeds hold for all."""
+    assert len(artefacts.table4("small", None)) == 4 * (3 * 3 + 4 * 1)
+    assert len(artefacts.table4("small", (0, 1))) == 4 * 7 * 2
+    assert len(artefacts.table4("quick", None)) == 4 * 7 * 2
+
+
+@pytest.mark.parametrize("name", ["quick", "small"])
+def test_participations_keep_cohort_and_local_steps(name):
+    """Another number of clients, C = N / share; at full participation five (quick: two) times the images and one epoch."""
+    runs = {share: artefacts.at_share(name, "fedinit", share, 0, hyper={"beta": 0.1}) for share in (0.1, 0.2, 0.5, 1.0)}
+    for share, e in runs.items():
+        assert e.cohort_size / e.clients == pytest.approx(share) and e.cohort_size == runs[0.1].cohort_size
+        assert (e.samples or 3000 // e.clients) * e.local_epochs == artefacts.SAMPLES[name] * runs[0.1].local_epochs
+    assert artefacts.at_share(name, "fedavg", 0.05, 0) == fedinit.preset(name, "fedavg", "5%-200", model=runs[0.1].model)
+
+
+def test_the_ledger_looks_at_all_runs():
+    named = {f for functions in artefacts.RUNS.values() for f in functions}
+    assert set(artefacts.RUNS["claims"]) == named and len(artefacts.RUNS["claims"]) == len(named)
+
+
+def test_a_caption_names_the_methods_with_other_seeds():
+    this = Artefact("table4_cifar10", "small")
+    runs = [("fedavg", 0), ("fedavg", 1), ("fedcm", 0), ("scaffold+ri", 0)]
+    this.frames.append(pd.DataFrame(runs, columns=["label", "seed"]).assign(data="cifar10"))
+    seeds = "2 seeds (0, 1) of FedAvg, 1 seed (0) of the others"
+    cadence = "tested every 5 rounds, and in each of the last 50"
+    assert this.caption("A.", rule=False) == f"A. {cadence}; {seeds}; preset small; data CIFAR-10."
+
+
+def test_a_sweep_of_small_tests_where_its_rule_looks(monkeypatch):
+    """Every fifth round, and every one of the last 50: of 100 rounds 10 + 50."""
+    told = {}
+    monkeypatch.setattr(artefacts, "sweep", lambda experiments, **options: told.update(options) or pd.DataFrame())
+    Artefact("table4_cifar10", "small").compute([tiny()])
+    assert len(rounds_tested(100, told["evaluate_every"], told["evaluate_last"])) == 60
+    assert rounds_tested(5) == [1, 2, 3, 4, 5] and rounds_tested(7, 3, 2) == [3, 6, 7]

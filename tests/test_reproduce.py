@@ -55,9 +55,11 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setattr(artefacts, "checkout", lambda: tmp_path / "checkout")
 
     def two(name, seeds, data=None):
+        seeds = artefacts.seeds_of(name, "fedavg", seeds)
         return [tiny(seed=seed, **({"data": data} if data else {})) for seed in seeds]
 
     def three(name, seeds, data=None):
+        seeds = artefacts.seeds_of(name, "fedavg", seeds)
         return two(name, seeds, data) + [tiny("fedsam", seed=seed) for seed in seeds] + [tiny("scaffold+ri", seed=seed) for seed in seeds]
 
     monkeypatch.setattr(artefacts, "RUNS", {"a_first": (two,), "b_second": (three,), "c_third": ()})

@@ -98,7 +98,7 @@ def run(
     return found
 
 
-def tested_rounds(rounds: int, evaluate_every: int = 1, evaluate_last: int = 1) -> list[int]:
+def rounds_tested(rounds: int, evaluate_every: int = 1, evaluate_last: int = 1) -> list[int]:
     """The rounds (from 1) in which a run of so many rounds tests the global model."""
     return [t for t in range(1, rounds + 1) if t % evaluate_every == 0 or t > rounds - evaluate_last]
 
@@ -117,7 +117,7 @@ def _compute(experiment, store, images, device, threads, jobs, evaluate, memory,
     jobs = (jobs or cores() // threads) if simulation.device.type == "cpu" and not compiled else 1
     with open(history, "a", newline="", encoding="utf-8") as file, contextlib.ExitStack() as crew:
         rows = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        tested, saved, cost = set(tested_rounds(experiment.rounds, *evaluate)), time.monotonic(), 0.0
+        tested, saved, cost = set(rounds_tested(experiment.rounds, *evaluate)), time.monotonic(), 0.0
         while simulation.round < experiment.rounds and not simulation.diverged:
             record = simulation.step(evaluate=simulation.round + 1 in tested)
             rows.writerow(record)

@@ -5,6 +5,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -243,3 +244,32 @@ def test_empty_input_is_refused(seven, sweep):
     ):
         with pytest.raises(InputError):
             call()
+
+
+def test_variants_are_told_apart(frame):
+    """Six variants and FedAvg at two participations; the gain of each is written beside it, a dash where it was not run."""
+    variants = [("fedavgm", {"momentum": 0.5}), ("lagged", {}), ("fedinit", {"aggregate": "end"}), ("fedinit", {"aggregate": "start"})]
+    nothing = {"momentum": np.nan, "aggregate": np.nan}
+    runs = [{"label": "fedavg", "clients": c, "seed": s, **nothing} for c in (100, 10) for s in (0, 1)]
+    runs += [{"label": m, "clients": 100, "seed": s, "final": 0.6, **{**nothing, **h}} for m, h in variants for s in (0, 1)]
+    runs += [{"label": "fedinit", "clients": 10, "seed": 0, "final": 0.55, **nothing, "aggregate": "end"}]
+    left, right = plots.variant_gains(metrics.summarise(frame(*runs))).axes
+    assert [t.get_text() for t in left.get_yticklabels()] == ["FedInit, end", "FedInit, start", "FedAvgM 0.5", "RI's server term"]
+    assert [t.get_text() for t in left.texts] == ["+9.9"] * 4 and [t.get_text() for t in right.texts] == ["+5.0", "—", "—", "—"]
+    assert left.get_title("left") == "10% of 100 clients" and right.get_title("left") == "100% of 10 clients"
+
+
+def test_the_threshold_map_writes_gain_and_beta():
+    rows = [(0.05, 1.0, 0.05, 0.02), (0.05, 2.0, 0.1, np.nan), (0.1, 1.0, 0.1, -0.031)]
+    gains = pd.DataFrame([(*r, 1) for r in rows], columns=["share", "ratio", "beta", "gain", "pairs"])
+    ax = plots.threshold_map(gains)
+    assert [t.get_text() for t in ax.texts if t.get_text()] == ["+2.0\nβ 0.05", "✕\nβ 0.1", "−3.1\nβ 0.1"]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["5%", "10%"]
+
+
+def test_relative_divergence_divides(frame):
+    """Δ^t / ‖w‖² of one run at its last round: Δ^t / 100."""
+    history = frame({"label": "fedavg", "rounds": 20}, {"label": "fedinit", "beta": 0.1, "rounds": 20})
+    axes = plots.relative_divergence(history).axes
+    drawn = axes[0].lines[0].get_ydata()[-1]
+    assert len(axes) == 2 and drawn == pytest.approx(history.divergence_all[19] / 100)
