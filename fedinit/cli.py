@@ -344,6 +344,7 @@ def _print_runs(arguments, frame, where: str) -> None:
 
 
 def _status(arguments) -> None:
+    from fedinit.data.known import CONTENT
     from fedinit.runs.store import default_folder
 
     store = _store(arguments)
@@ -359,11 +360,15 @@ def _status(arguments) -> None:
         print(f"no runs in {store.folder}")
         return
     runs["MB"] = runs["bytes"] / 1e6
-    for name in ("data", "clients", "cohort_size", "dirichlet", "model", "width"):
+    for name in ("data", "clients", "cohort_size", "dirichlet", "model", "width", "local_epochs"):
         runs[name] = [experiment[name] for experiment in runs["experiment"]]
-    runs["data"] = [data if len(data) < 30 else data[:20] + "…" for data in runs["data"]]
+    parts = [experiment["method"]["parts"] for experiment in runs["experiment"]]
+    runs["beta"] = [next((str(part["beta"]) for part in method if "beta" in part), "") for method in parts]
+    runs["data"] = [
+        CONTENT.get(images, data if len(data) < 30 else data[:20] + "…") for images, data in zip(runs["images"], runs["data"], strict=True)
+    ]
     runs["key"] = runs["key"].str[:12]
-    print(runs.drop(columns=["experiment", "bytes"]).to_string(index=False, float_format=lambda x: f"{x:.3g}"))
+    print(runs.drop(columns=["experiment", "bytes", "images"]).to_string(index=False, float_format=lambda x: f"{x:.3g}"))
     print(f"{len(runs)} runs, {runs['MB'].sum():.0f} MB in {store.folder}")
 
 

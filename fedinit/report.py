@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from fedinit import artefacts
 from fedinit.results.ledger import NOT_REPRODUCED, NOT_TESTED, REPRODUCED
+from fedinit.runs.store import read_history
 
 PICTURES = (".svg", ".png")  # the first that is there is shown
 DOWNLOADS = (".png", ".svg", ".pdf", ".csv", ".tex")
@@ -212,8 +213,20 @@ def _provenance(items: list[Item], stores: Iterable[Path]) -> list[tuple[str, st
             ("runs", f"{len(keys)}" + (f", of which {len(found)} were found for this report" if len(found) < len(keys) else "")),
             ("hardware", "; ".join(hardware)),
             ("computed", days[0] if days and days[0] == days[-1] else f"{days[0]} to {days[-1]}" if days else ""),
+            ("computing", _hours(keys, stores)),
         ]
     return [(what, text) for what, text in rows if text]
+
+
+def _hours(keys: Iterable[str], stores: Sequence[Path]) -> str:
+    """How long the runs trained and tested, one after the other, by their histories."""
+    seconds = 0.0
+    for key in keys:
+        path = next((path for store in stores if (path := store / key / "history.csv").exists()), None)
+        if path is not None:
+            seconds += float(read_history(path)[["train_seconds", "eval_seconds"]].sum().sum())
+    amount = f"{seconds / 3600:.1f} hours" if seconds > 3600 else f"{seconds / 60:.0f} minutes"
+    return f"{amount} of training and testing, all runs one after the other" if seconds else ""
 
 
 def _rule(rule: dict) -> str:

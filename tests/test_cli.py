@@ -169,7 +169,7 @@ def test_plan_and_its_json(monkeypatch, capsys):
         from fedinit.experiment import Experiment
 
         small = {"data": "synthetic:200/100", "clients": 4, "cohort_size": 2, "rounds": 2, "model": "cnn", "width": 4, "batch_size": 25}
-        return [Experiment(seed=seed, **small) for seed in seeds]
+        return [Experiment(seed=seed, **small) for seed in seeds or (0, 1)]
 
     monkeypatch.setattr(artefacts, "RUNS", {"table4_cifar10": (runs,)})
     assert cli.main(["plan", "--only", "table4", "--seeds", "0,1,2", "--jobs", "1", "--device", "cpu"]) == 0

@@ -113,15 +113,18 @@ class Store:
         return InputError(f"runs folder {self.folder} cannot be written ({error.strerror}); {way_out}.")
 
     def runs(self) -> pd.DataFrame:
-        """One row a stored run: key, label, seed, rounds done, diverged, size in bytes, and the experiment as a dict."""
+        """One row a stored run: key, label, seed, rounds done, diverged, size in bytes, content digest of its images (none before an
+        attempt ended), and the experiment as a dict."""
         rows = []
         for file in sorted(self.folder.glob("*/experiment.json")):
             canonical, history = json.loads(file.read_text()), read_history(file.with_name("history.csv"))
             size = sum(path.stat().st_size for path in file.parent.rglob("*") if path.is_file())
             name = called([part["name"] for part in reversed(canonical["method"]["parts"])])
             diverged = bool(len(history)) and bool(history["diverged"].iloc[-1])
-            rows.append((file.parent.name, name, canonical["seed"], len(history), diverged, size, canonical))
-        return pd.DataFrame(rows, columns=["key", "label", "seed", "rounds", "diverged", "bytes", "experiment"])
+            record = file.with_name("provenance.json")
+            images = json.loads(record.read_text()).get("images") if record.exists() else None
+            rows.append((file.parent.name, name, canonical["seed"], len(history), diverged, size, images, canonical))
+        return pd.DataFrame(rows, columns=["key", "label", "seed", "rounds", "diverged", "bytes", "images", "experiment"])
 
 
 def read_history(path: Path) -> pd.DataFrame:
