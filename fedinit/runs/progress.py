@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pandas as pd
 
@@ -34,6 +36,8 @@ class Progress:
         self._next = self._next_picture = 0.0
         self._moving: tuple[float, int] | None = None  # when rounds were first seen to come, and how many there were
         self._png: bytes | None = None
+        self._histories = [(experiment, store.path(experiment) / "history.csv") for experiment in pending]
+        self._seen: dict[Path, tuple[tuple[int, int], tuple[int, bool]]] = {}  # history → its date and size, what was in it
 
     def __enter__(self) -> Progress:
         if self.show is False:
@@ -92,10 +96,21 @@ class Progress:
         return f"{len(self.experiments)} run{'s' if len(self.experiments) > 1 else ''} ready"
 
     def _rounds(self) -> int:
-        return sum(self.store.rounds_done(experiment) for experiment in self.pending)
+        return sum(rounds for rounds, _ in self._look())
 
     def _left(self) -> int:
-        return sum(self.store.rounds_done(e) < e.rounds and self.store.load(e) is None for e in self.pending)
+        return sum(not done for _, done in self._look())
+
+    def _look(self) -> list[tuple[int, bool]]:
+        """(rounds stored, whether it is done) of each pending run; only files that changed are read."""
+        for experiment, path in self._histories:
+            with contextlib.suppress(FileNotFoundError):
+                stat = path.stat()
+                mark = stat.st_mtime_ns, stat.st_size
+                if self._seen.get(path, (None,))[0] != mark:
+                    rounds = self.store.rounds_done(experiment)
+                    self._seen[path] = mark, (rounds, rounds == experiment.rounds or self.store.load(experiment) is not None)
+        return [self._seen[path][1] if path in self._seen else (0, False) for _, path in self._histories]
 
     def _text(self) -> str:
         done, now = self._rounds(), time.monotonic()
