@@ -119,6 +119,8 @@ def gains_by_ratio(runs: pd.DataFrame) -> pd.DataFrame:
     for (clients, cohort, beta), mine in select(runs, "fedinit").groupby(["clients", "cohort_size", "beta"]):
         other = select(runs, "fedavg")
         difference = paired(mine, other[other.clients == clients], PAIR)
+        if not difference.n and not difference.lost:
+            continue  # FedAvg was not run beside it
         share = cohort / clients
         rows.append({"share": share, "ratio": round(beta / share, 6), "beta": beta, "gain": difference.mean, "pairs": len(mine)})
     if not rows:

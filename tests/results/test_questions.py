@@ -130,3 +130,9 @@ def test_other_images_answer_nothing(momentum):
     for question in ("Q1", "Q2", "Q3", "Q4"):
         answer = judge(question, momentum=[r | {"data": "synthetic"} for r in momentum])
         assert answer.verdict == L.NOT_TESTED and "not on CIFAR-10" in answer.note
+
+
+def test_a_participation_without_fedavg_is_left_out():
+    """FedInit at 5 % has nothing beside it: neither harmed nor harmless, it is not there."""
+    rows = [r for r in stable({(200, 2.0): -9, (100, 1.0): 2, (100, 2.0): -4}) if (r["label"], r["clients"]) != ("fedavg", 200)]
+    assert questions.gains_by_ratio(pd.DataFrame(rows)).share.tolist() == [0.1, 0.1]
