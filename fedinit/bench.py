@@ -27,17 +27,19 @@ from fedinit.training.batches import Batches, augment
 from fedinit.training.models import build
 from fedinit.training.rounds import Simulation
 
+EPOCHS = 5  # local epochs, as in the paper
+
 
 def work(method: str, model: str, width: int, *, active: int = 2, steps: int = 10, batch: int = 50) -> Experiment:
-    """A round of `active` clients with `steps` local steps each, of the paper's rates, on embedded images."""
+    """A round of `active` clients with `steps` local steps each, a multiple of the paper's five local epochs, at its rates, on embedded images."""
     return Experiment(
         method=make(method),
         data="synthetic:5000/500",
         clients=20,
         cohort_size=active,
-        samples=batch * steps,
+        samples=batch * steps // EPOCHS,
         batch_size=batch,
-        local_epochs=1,
+        local_epochs=EPOCHS,
         model=model,
         width=width,
     )
@@ -56,7 +58,7 @@ def plain_loop(experiment: Experiment, device: torch.device) -> Callable[[], Non
     mean, std = x_all.mean((0, 1, 2)), x_all.std((0, 1, 2))
     x_all, y_all = ((x_all - mean) / std), torch.tensor(images.y_train, device=device)
     optimizer = torch.optim.SGD(model.parameters(), lr=e.lr, weight_decay=e.weight_decay, fused=True)
-    luck, steps = np.random.default_rng(0), e.cohort_size * e.samples // e.batch_size
+    luck, steps = np.random.default_rng(0), e.cohort_size * e.local_epochs * (e.samples // e.batch_size)
 
     def round() -> None:
         for _ in range(steps):
