@@ -257,7 +257,7 @@ class Paired:
 
 def select(summary: pd.DataFrame, label: str) -> pd.DataFrame:
     """The rows of one method, whatever the spelling: "fedavg+ri" finds "fedinit"."""
-    return summary[[canonical(name) == canonical(label) for name in summary.label]]
+    return summary[np.array([canonical(name) == canonical(label) for name in summary.label], dtype=bool)]
 
 
 def paired_difference(

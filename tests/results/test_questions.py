@@ -3,6 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedinit.results import ledger as L
 from fedinit.results import questions
@@ -119,6 +121,24 @@ def test_relative_divergence(frame):
     assert per_norm.verdict == "holds" and per_norm.measured == "FedAvg (β = 0.1) × 0.50; SCAFFOLD (β = 0.1) × 0.50"
     assert per_movement.verdict == "does not hold" and "× 1.00" in per_movement.measured
     assert L.ledger(L.Evidence(curves=curves), ["D1"])[0].verdict == L.NOT_REPRODUCED
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_any_part_of_the_runs_gives_an_answer(data):
+    """Every subset of runs, as an interrupted computation leaves it."""
+    momentum = [row(m, 50, 0, c) for m in ("fedavg", "lagged", "fedinit") for c in (10, 100, 200)]
+    momentum += [row("fedavgm", 50, 0, c, momentum=m) for m in (0.3, 0.5) for c in (10, 100)]
+    noise = [row(m, 50, client_noise=s) for m in ("fedavg", "fedinit") for s in (0.0, 0.3)]
+    newcomers = [row("fedinit", 50, first=first) for first in ("initial", "none")]
+    threshold = stable({(200, 1.0): 1, (200, 2.0): -9, (100, 1.0): 2, (100, 2.0): -4})
+    parts = {"momentum": momentum, "noise": noise, "newcomers": newcomers, "threshold": threshold}
+    kept = {
+        name: pd.DataFrame(data.draw(st.lists(st.sampled_from(rows), unique_by=id)), columns=list(momentum[0]))
+        for name, rows in parts.items()
+    }
+    answers = L.ledger(L.Evidence(**kept), [question.id for question in QUESTIONS])
+    assert len(answers) == len(QUESTIONS) and all(answer.verdict for answer in answers)
 
 
 def test_without_evidence_nothing_is_answered():
