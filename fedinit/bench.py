@@ -31,7 +31,7 @@ EPOCHS = 5  # local epochs, as in the paper
 
 
 def work(method: str, model: str, width: int, *, active: int = 2, steps: int = 10, batch: int = 50) -> Experiment:
-    """A round of `active` clients with `steps` local steps each (a multiple of the five epochs), at the paper's rates, on embedded images."""
+    """A round of `active` clients, `steps` local steps each (a multiple of the five epochs), at the paper's rates, on embedded images."""
     return Experiment(
         method=make(method),
         data="synthetic:5000/500",

@@ -19,7 +19,7 @@ import nbformat
 from fedinit.errors import InputError
 from fedinit.experiment import Experiment
 from fedinit.runs.progress import clock
-from fedinit.runs.store import Store, default_folder
+from fedinit.runs.store import Store, default_folder, write_atomic
 
 START_SECONDS = 120  # a kernel that has not answered by then hangs
 QUIET = 60.0  # seconds between two lines of progress where there is no terminal
@@ -106,6 +106,7 @@ class Player:
                 _execute(piece, self._kernels.manager(), on_cell)
             except NotebookFailed as failure:
                 error, cell = str(failure), failure.cell
+        _without_paths(piece.target)
         if self._kernels.ended:
             return {}  # interrupted: nobody asks
         seconds = time.monotonic() - began
@@ -168,6 +169,15 @@ def _execute(piece: Piece, manager: type, on_cell: Callable[[int, int], None]) -
                 raise NotebookFailed(f"cell {cell}: {what}; what was computed is stored, run the same again to go on.", cell) from None
             if attempt == 2:
                 raise NotebookFailed(f"its kernel did not start: {_last_line(error)}") from None
+
+
+def _without_paths(target: Path) -> None:
+    """papermill notes where the notebook lay on this machine; a copy that is handed on needs the names alone."""
+    with contextlib.suppress(OSError, ValueError):
+        copy = nbformat.read(target, as_version=4)
+        about = copy.metadata.get("papermill", {})
+        about.update({name: Path(about[name]).name for name in ("input_path", "output_path") if about.get(name)})
+        write_atomic(target, nbformat.writes(copy) + "\n")
 
 
 def _mark(target: Path, index: int, name: str, text: str) -> None:

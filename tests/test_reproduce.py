@@ -218,6 +218,7 @@ assert preset == "quick" and seeds == [0, 1]"""
     assert result["notebooks"][1]["runs"] == {"committed": 0, "stored": 2, "computed": 4, "missing": 0}
     assert "a_first   done in" in printed.err and "runs: 2 computed" in printed.err and "index.html" in printed.err
     executed = nbformat.read(out / "notebooks" / "a_first.ipynb", 4)
+    assert executed.metadata.papermill.input_path == "a_first.ipynb", "no path of this machine"
     assert executed.cells[-1].outputs[0].text.split() == [sys.executable, str(store.folder)]
     page = (out / "index.html").read_text()
     assert "The first" in page and 'href="notebooks/a_first.ipynb"' in page
