@@ -216,7 +216,10 @@ class _Kernels:
         from ipykernel.kernelspec import get_kernel_dict
         from jupyter_client.kernelspec import KernelSpec
 
-        env = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}  # figures in the notebook, whatever the shell has set
+        env = {
+            "MPLBACKEND": "module://matplotlib_inline.backend_inline",  # figures in the notebook, whatever the shell has set
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # two kernels and a sweep share the cores
+        }
         if store.folder != default_folder():
             env["FEDINIT_RUNS"] = str(store.folder.absolute())
         package = Path(__file__).resolve().parents[1]

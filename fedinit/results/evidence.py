@@ -218,7 +218,7 @@ def early(run: pd.DataFrame) -> tuple[float, float, float]:
     run = run.sort_values("round")
     run = run[run["round"] <= max(5, run["round"].max() / 5)]
     accuracy = run.test_accuracy.dropna().to_numpy()
-    smooth = moving_average(accuracy, min(5, len(accuracy)))
+    smooth = moving_average(accuracy, min(5, max(1, len(accuracy) // 2)))
     return (
         float(np.diff(np.log(run.divergence_all)).std()),
         float((np.maximum.accumulate(smooth) - smooth).max()),
