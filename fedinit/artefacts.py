@@ -51,8 +51,7 @@ BETAS = {  # the last one or two fail: in few rounds, only far beyond C/N · β 
 EPOCHS = {"quick": (1, 2, 4, 8), "small": (1, 2, 5, 10, 20), "paper": (1, 2, 5, 10, 20)}
 MOMENTA = (0.3, 0.5, 0.7)  # of FedAvgM, beside RI
 SHARES = {"quick": (0.05, 0.1, 0.2), "small": (0.05, 0.1, 0.2, 0.5), "paper": (0.05, 0.1, 0.2, 0.5)}  # participations of the stability map,
-RATIOS = {"quick": (0.5, 1.0, 2.0, 4.0), "small": (0.5, 1.0, 1.5, 2.0, 3.0), "paper": (0.5, 1.0, 1.5, 2.0, 3.0)}  # its β / participation,
-MAP_ROUNDS = {"quick": {}, "small": {"rounds": 60}, "paper": {}}  # and its length
+RATIOS = {"quick": (0.5, 1.0, 2.0, 4.0), "small": (0.5, 1.0, 1.5, 2.0, 3.0), "paper": (0.5, 1.0, 1.5, 2.0, 3.0)}  # and its β / participation
 SAMPLES = {"quick": 100, "small": 150, "paper": 500}  # images a client at other participations, as at 10%-100
 NOISES = {"client_noise": 0.3, "category_noise": 0.1}  # where the noises are on; the paper gives no strength
 
@@ -63,7 +62,7 @@ NOISES = {"client_noise": 0.3, "category_noise": 0.1}  # where the noises are on
 
 def seeds_of(name: str, method: str, seeds: Sequence[int] | None = None) -> Sequence[int]:
     """The seeds of a method in a preset."""
-    return MORE_SEEDS.get(name, {}).get(method, SEEDS[name]) if seeds is None else seeds
+    return MORE_SEEDS.get(name, {}).get(canonical(method), SEEDS[name]) if seeds is None else seeds
 
 
 def table4(name: str, seeds: Sequence[int] | None, data: str | None = None, methods: Sequence[str] = METHODS) -> list[Experiment]:
@@ -148,7 +147,7 @@ def momentum(name: str, seeds: Sequence[int] | None, data: str | None = None) ->
 def threshold(name: str, seeds: Sequence[int] | None, data: str | None = None) -> list[Experiment]:
     """The stability map: FedInit at several β / participation and participations, and FedAvg at each participation."""
     return [
-        at_share(name, *run, data, hyper, **MAP_ROUNDS[name])
+        at_share(name, *run, data, hyper)
         for share in SHARES[name]
         for seed in seeds or SEEDS[name][:1]
         for run, hyper in [

@@ -182,6 +182,8 @@ def test_deciding_methods_have_more_seeds_unless_seeds_are_named():
     """`small`: FedAvg, FedInit and SCAFFOLD (in 4 columns) three seeds each, the other four methods one; named seeds hold for all."""
     assert len(artefacts.table4("small", None)) == 4 * (3 * 3 + 4 * 1)
     assert len(artefacts.table4("small", (0, 1))) == 4 * 7 * 2
+    both = artefacts.table6("small", None)  # six bases and their twins, FedInit under its other spelling
+    assert sorted({e.seed for e in both if e.label == "fedinit"}) == [0, 1, 2] and len(both) == 4 * (4 * 3 + 8 * 1)
     assert len(artefacts.table4("quick", None)) == 4 * 7 * 2
 
 
