@@ -51,7 +51,7 @@ BETAS = {  # the last one or two fail: in few rounds, only far beyond C/N · β 
 EPOCHS = {"quick": (1, 2, 4, 8), "small": (1, 2, 5, 10, 20), "paper": (1, 2, 5, 10, 20)}
 MOMENTA = (0.3, 0.5, 0.7)  # of FedAvgM, beside RI
 SHARES = {"quick": (0.05, 0.1, 0.2), "small": (0.05, 0.1, 0.2, 0.5), "paper": (0.05, 0.1, 0.2, 0.5)}  # participations of the stability map,
-RATIOS = {"quick": (0.5, 1.0, 2.0, 4.0), "small": (0.5, 1.0, 1.5, 2.0, 3.0), "paper": (0.5, 1.0, 1.5, 2.0, 3.0)}  # and its β / participation
+RATIOS = {"quick": (0.5, 1.0, 2.0, 4.0), "small": (0.5, 1.0, 1.5, 2.0, 3.0), "paper": (0.5, 1.0, 1.5, 2.0, 3.0)}  # and its β / (N/C)
 SAMPLES = {"quick": 100, "small": 150, "paper": 500}  # images a client at other participations, as at 10%-100
 NOISES = {"client_noise": 0.3, "category_noise": 0.1}  # where the noises are on; the paper gives no strength
 

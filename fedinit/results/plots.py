@@ -444,6 +444,7 @@ def threshold_map(gains: pd.DataFrame, ax: Axes | None = None) -> Axes:
             yticklabels=[f"{share:.0%}" for share in table.index],
             cbar=False,  # the values are in the cells
         )
+        ax.grid(False)
         ax.tick_params(length=0)
         ax.tick_params(axis="y", rotation=0)
         ax.set(xlabel="β / participation", ylabel="participation N/C")

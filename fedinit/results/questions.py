@@ -83,7 +83,7 @@ def q4(evidence):
 def q5(evidence):
     """In each participation, β / (N/C) harms from some value of the grid on: it is the smallest at which, and above which, FedInit is
     below FedAvg (diverged: below). The claim holds if one interval between neighbours of the grid, and no single β, separates the harmless
-    from the harmful in every participation."""
+    from the harmful in every participation. Not tested where a participation was not taken as far as what harms elsewhere."""
     harmless, harmful = harm_by_share(evidence.need("threshold"))
     runs = evidence.threshold
     if not harmful:
@@ -92,6 +92,13 @@ def q5(evidence):
         f"{share:.0%}: " + (f"harms from β = {harmful[share] * share:g} ({harmful[share]:g} N/C)" if share in harmful else "never harms")
         for share in sorted(harmless)
     ]
+    reached = {share: cells.ratio.max() for share, cells in gains_by_ratio(runs).groupby("share")}
+    short = [f"{share:.0%}" for share in sorted(set(harmless) - set(harmful)) if reached[share] < min(harmful.values())]
+    if short or len(harmless) < 2:
+        where = f"at {', '.join(short)}" if short else "in a second participation"
+        raise NotTested(
+            f"β as large in multiples of N/C as what harms elsewhere was not run {where}", "; ".join(parts), runs.seed.nunique()
+        )
     one_ratio = max(harmless.values()) < min(harmful.values()) and set(harmful) == set(harmless)
     betas = max(ratio * share for share, ratio in harmless.items()), min(ratio * share for share, ratio in harmful.items())
     note = "one β would separate them, too" if betas[0] < betas[1] else ""

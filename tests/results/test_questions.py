@@ -82,6 +82,8 @@ def test_a_participation_that_is_never_harmed_has_no_threshold():
     answer = judge("Q5", threshold=stable(cells))
     assert answer.verdict == "does not hold" and answer.measured.startswith("5%: never harms; 10%: harms from")
     assert judge("Q5", threshold=stable({(100, 1.0): 1})).verdict == L.NOT_TESTED
+    short = judge("Q5", threshold=stable({(200, 1.0): 1, (100, 1.0): 1, (100, 2.0): -1}))  # 2 N/C was not run at 5 %
+    assert short.verdict == L.NOT_TESTED and short.note.endswith("was not run at 5%")
 
 
 def test_harm_below_the_threshold_does_not_move_it():
