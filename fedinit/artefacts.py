@@ -21,6 +21,7 @@ from fedinit.data.cifar import DATASETS
 from fedinit.data.known import CONTENT, classes, content
 from fedinit.errors import InputError, unknown
 from fedinit.experiment import PRESETS, SETUPS, Experiment, preset
+from fedinit.results.metrics import HISTORY, rule_text
 from fedinit.results.names import canonical, data_name, display_name
 from fedinit.runs.provenance import commit, versions
 from fedinit.runs.store import Run, Store
@@ -30,7 +31,7 @@ METHODS = ("fedavg", "fedadam", "fedsam", "scaffold", "feddyn", "fedcm", "fedini
 SPLITS = (0.6, 0.1)  # D_r
 SEEDS = {"quick": (0, 1), "small": (0,), "paper": (0, 1, 2)}
 MORE_SEEDS = {  # of methods whose comparison decides claims, where three seeds of everything take too long
-    "small": dict.fromkeys(("fedavg", "fedinit", "scaffold", "scaffold+ri", "fedavgm", "lagged"), (0, 1, 2)),
+    "small": dict.fromkeys(("fedavg", "fedinit", "scaffold", "scaffold+ri", "feddyn", "fedcm", "fedavgm", "lagged"), (0, 1, 2)),
 }
 MODELS = {"quick": ("cnn",), "small": ("resnet18-gn",), "paper": ("resnet18-gn", "vgg11")}
 DATA100 = {"quick": "synthetic100:3000/500", "small": "cifar100", "paper": "cifar100"}
@@ -178,10 +179,11 @@ def newcomers(name: str, seeds: Sequence[int] | None, data: str | None = None) -
 
 
 def at_share(name: str, method: str, share: float, seed: int, data: str | None = None, hyper: dict | None = None, **fields) -> Experiment:
-    """A run at any participation, by another number of clients C with the same N: local steps a round and costs stay those of 10%-100.
+    """A run at any participation, by another number of clients C with the same N, each with as many images: fewer clients hold fewer images
+    in all. Local steps a round stay those of 10%-100.
 
-    5 % is the paper's 5%-200. At full participation each of the N clients has the images of all its local epochs, and takes one epoch
-    over them, so that the few clients do not hold a few images only.
+    5 % is the paper's 5%-200, with its smaller batch. At full participation each of the N clients has the images of all its local epochs,
+    and takes one epoch over them, so that the few clients do not hold a few images only.
     """
     if share == 0.05:
         return preset(name, method, "5%-200", hyper=hyper, seed=seed, model=MODELS[name][0], **_data(data), **fields)
@@ -359,30 +361,15 @@ class Artefact:
             possible.append(experiment)
         return possible, " ".join(filter(None, reasons.values()))
 
-    def caption(self, text: str, rule: bool = True) -> str:
-        """The text with what a reader must know: rule, seeds, preset, data."""
-        from fedinit.results.metrics import rule_text
-
+    def caption(self, text: str, rule: bool = True, of: pd.DataFrame | None = None) -> str:
+        """The text with what a reader must know: rule, seeds, preset, data. `of`: the runs that are shown, if not all of the notebook's."""
         every = EVALUATE[self.preset]
         parts = [f"Accuracy: {rule_text('smoothed_max', **self.rule)}"] if rule and self.frames else []
         if self.frames and every:
             parts += [f"tested every {every['evaluate_every']} rounds, and in each of the last {every['evaluate_last']}"]
-        parts += [self._seeds_text()] if self.frames else []
+        parts += [_seeds_text(pd.concat(self.frames) if of is None else of)] if self.frames else []
         parts += [f"preset {self.preset}", f"data {', '.join(self._images())}"]
         return f"{text} {'; '.join(parts)}."
-
-    def _seeds_text(self) -> str:
-        """ "3 seeds (0, 1, 2)", or by methods where they have different ones."""
-        runs = pd.concat([frame[["label", "seed"]] for frame in self.frames]).drop_duplicates().sort_values("seed")
-        methods: dict[tuple[int, ...], list[str]] = {}
-        for label, seeds in runs.groupby(runs.label.map(canonical), sort=False).seed:
-            methods.setdefault(tuple(map(int, seeds)), []).append(display_name(label))
-        words = {seeds: f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''} ({', '.join(map(str, seeds))})" for seeds in methods}
-        if len(methods) == 1:
-            return next(iter(words.values()))
-        most = max(methods, key=lambda seeds: len(methods[seeds]))  # the others are named
-        named = [f"{words[seeds]} of {', '.join(methods[seeds])}" for seeds in methods if seeds != most]
-        return ", ".join([*named, f"{words[most]} of the others"])
 
     def save(self, figure, name: str, caption: str) -> None:
         """Write <name>.png, .svg, .pdf and the sidecar."""
@@ -440,6 +427,16 @@ def _name(data: str, run: Run | None = None) -> str:
     if digest is None and identity(data) != data:
         digest = content(load_images(data))
     return CONTENT.get(digest, data)
+
+
+def _seeds_text(runs: pd.DataFrame) -> str:
+    """ "3 seeds (0, 1, 2)"; where some runs have fewer, how many at least, and how one sees it."""
+    about = [c for c in runs if c not in (*HISTORY, "key", "seed", "rounds")]
+    each = runs.drop_duplicates("key").groupby(about, dropna=False).seed.nunique()
+    seeds = sorted(map(int, runs["seed"].unique()))
+    many = f"{each.min()} to {each.max()}" if each.min() < each.max() else str(each.max())
+    text = f"{many} seed{'s' if many != '1' else ''} ({', '.join(map(str, seeds))})"
+    return text + ("; a value without ± or band is of one seed" if each.min() == 1 < each.max() else "")
 
 
 def listed(name: str, value, kind: type) -> list:

@@ -179,11 +179,11 @@ def test_histories_behind_figures_are_kept_beside_them(tmp_path):
 
 
 def test_deciding_methods_have_more_seeds_unless_seeds_are_named():
-    """`small`: FedAvg, FedInit and SCAFFOLD (in 4 columns) three seeds each, the other four methods one; named seeds hold for all."""
-    assert len(artefacts.table4("small", None)) == 4 * (3 * 3 + 4 * 1)
+    """`small`: FedAdam and FedSAM (in 4 columns) one seed, the other five methods three; named seeds hold for all."""
+    assert len(artefacts.table4("small", None)) == 4 * (5 * 3 + 2 * 1)
     assert len(artefacts.table4("small", (0, 1))) == 4 * 7 * 2
     both = artefacts.table6("small", None)  # six bases and their twins, FedInit under its other spelling
-    assert sorted({e.seed for e in both if e.label == "fedinit"}) == [0, 1, 2] and len(both) == 4 * (4 * 3 + 8 * 1)
+    assert sorted({e.seed for e in both if e.label == "fedinit"}) == [0, 1, 2] and len(both) == 4 * (6 * 3 + 6 * 1)
     assert len(artefacts.table4("quick", None)) == 4 * 7 * 2
 
 
@@ -202,13 +202,17 @@ def test_the_ledger_looks_at_all_runs():
     assert set(artefacts.RUNS["claims"]) == named and len(artefacts.RUNS["claims"]) == len(named)
 
 
-def test_a_caption_names_the_methods_with_other_seeds():
+def test_a_caption_says_how_many_seeds_there_are_at_least():
+    """FedAvg has seeds 0 and 1, FedCM seed 0; FedInit seed 0 at one β and 1 at another, so one each. Alone, FedAvg's two."""
     this = Artefact("table4_cifar10", "small")
-    runs = [("fedavg", 0), ("fedavg", 1), ("fedcm", 0), ("scaffold+ri", 0)]
-    this.frames.append(pd.DataFrame(runs, columns=["label", "seed"]).assign(data="cifar10"))
-    seeds = "2 seeds (0, 1) of FedAvg, 1 seed (0) of the others"
+    runs = [("fedavg", 0, None), ("fedavg", 1, None), ("fedcm", 0, None), ("fedinit", 0, 0.1), ("fedinit", 1, 0.2)]
+    frame = pd.DataFrame(runs, columns=["label", "seed", "beta"]).assign(data="cifar10", key=range(5))
+    this.frames.append(frame)
     cadence = "tested every 5 rounds, and in each of the last 50"
+    seeds = "1 to 2 seeds (0, 1); a value without ± or band is of one seed"
     assert this.caption("A.", rule=False) == f"A. {cadence}; {seeds}; preset small; data CIFAR-10."
+    assert "; 2 seeds (0, 1); " in this.caption("A.", of=frame[frame.label == "fedavg"])
+    assert "; 1 seed (0); " in this.caption("A.", of=frame[frame.label == "fedcm"])
 
 
 def test_a_sweep_of_small_tests_where_its_rule_looks(monkeypatch):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from fedinit.results.metrics import Paired, moving_average, paired, select
+from fedinit.results.metrics import Paired, interval, moving_average, paired, select
 from fedinit.results.names import canonical, data_name, display_name, with_beta
 from fedinit.results.published import EM_DASH
 
@@ -18,7 +18,7 @@ class Evidence:
 
     summary: `summarise` of the runs of Tables 4 to 8, one β per method and setup (with a target for C2).
     summary100: the same of Table 5's runs where `summary` is of another data set (A3).
-    times: `runs.timing.time_rounds` (M3, C1); without it the seconds in `summary` stand in.
+    times: `runs.timing.time_rounds` (M3, C1).
     epochs, beta: summaries of the two sweeps of Figure 1 (varying local_epochs; varying beta).
     curves: the tidy frame of Figure 2's runs in one setup (FedAvg and SCAFFOLD, several β), also used for M1.
     momentum, threshold, noise, newcomers: summaries of the runs of `artefacts.momentum` and so on (threshold: by the rule "last_mean").
@@ -58,23 +58,41 @@ class NotTested(Exception):
 
 
 def larger(difference: Paired, runs: pd.DataFrame):
-    """The general rule for an accuracy difference in fractions; reported in points."""
+    """The general rule for an accuracy difference in fractions; reported in points. Pairs of one seed (other setups) are averaged first:
+    what counts as independent is the seed."""
     if difference.n == 0:
         raise (
             NotTested("no pair of runs that both ran to the end", seeds=0)
             if difference.lost == 0
             else NotTested(f"{difference.lost} pairs without a difference: one of the two diverged")
         )
-    seeds = difference.differences.reset_index().seed.nunique() if "seed" in difference.differences.index.names else difference.n
+    pairs, difference = difference.n, by_seed(difference)
+    seeds = difference.n
     holds = (difference.low if difference.n >= 3 else difference.mean) > 0
     spread = (
-        "one pair"
-        if difference.n == 1
-        else (f"± {100 * difference.std:.2f}; 95 % interval {points(difference.low, '')} to {points(difference.high)} (n = {difference.n})")
+        "one seed"
+        if seeds == 1
+        else f"± {100 * difference.std:.2f}; 95 % interval {points(difference.low, '')} to {points(difference.high)} (n = {seeds} seeds)"
     )
-    note = [f"{difference.lost} pairs lost to divergence"] * (difference.lost > 0) + [scale(runs)]
-    note = ["one seed: the sign only" if difference.n == 1 else "two pairs: the sign only"] * (difference.n < 3) + note
+    note = [f"{pairs} pairs, averaged within a seed"] * (pairs > seeds)
+    note += [f"{difference.lost} pairs lost to divergence"] * (difference.lost > 0) + [scale(runs)]
+    note = [f"{few(seeds)}: the sign only"] * (seeds < 3) + note
     return holds, points(difference.mean), seeds, spread, "; ".join(filter(None, note))
+
+
+def by_seed(difference: Paired) -> Paired:
+    """The differences averaged within each seed; as it is without seeds in its index."""
+    if "seed" not in difference.differences.index.names:
+        return difference
+    means = difference.differences.groupby(level="seed").mean()
+    return Paired(means, *interval(means), difference.lost)
+
+
+def matched(first: Paired, second: Paired) -> tuple[float, float]:
+    """The means of two paired differences over what both have: what `difference_of` compares."""
+    a, b = (p.differences.rename("accuracy").reset_index() for p in (first, second))
+    both = a.merge(b, on=[c for c in a if c != "accuracy" and c in b], suffixes=("", "_second"))
+    return both.accuracy.mean(), both.accuracy_second.mean()
 
 
 def gain(runs: pd.DataFrame, treatment: str, baseline: str, across=()) -> Paired:
@@ -141,25 +159,16 @@ def costs_by_method(evidence: Evidence) -> pd.DataFrame:
 
 
 def time_ratios(evidence: Evidence, methods) -> tuple[dict[str, pd.Series], int, str]:
-    """(seconds a round over FedAvg's per method, number of seeds, how they were taken): of interleaved repeats, or of runs that share
-    seed and setup."""
-    out = {}
-    if evidence.times is not None and not evidence.times.empty:
-        for method in methods:
-            mine = select(evidence.times, method)
-            if mine.empty:
-                raise NotTested(f"{display_name(method)} was not timed")
-            out[method] = mine.ratio
-        repeats, error = min(map(len, out.values())), max(ratio.sem() for ratio in out.values())
-        unsure = f", standard error up to {error:.2f}" if repeats > 1 else ""
-        return out, 1, f"mean ratio to FedAvg of {repeats} interleaved repeats{unsure}; training seconds only"
-    summary = evidence.need("summary")
+    """(seconds a round over FedAvg's per method, number of seeds, how they were taken), of interleaved repeats."""
+    times, out = evidence.need("times"), {}  # the seconds of runs tell what else the machine did
     for method in methods:
-        both = select(summary, method).merge(select(summary, "fedavg"), on=[c for c in PAIR if c in summary], suffixes=("", "_fedavg"))
-        if both.empty:
-            raise NotTested(f"{display_name(method)} and FedAvg were not run in one setup")
-        out[method] = both.seconds_per_round / both.seconds_per_round_fedavg
-    return out, min(map(len, out.values())), "mean ratio to FedAvg, run by run, training seconds only"
+        mine = select(times, method)
+        if mine.empty:
+            raise NotTested(f"{display_name(method)} was not timed")
+        out[method] = mine.ratio
+    repeats, error = min(map(len, out.values())), max(ratio.sem() for ratio in out.values())
+    unsure = f", standard error up to {error:.2f}" if repeats > 1 else ""
+    return out, 1, f"mean ratio to FedAvg of {repeats} interleaved repeats{unsure}; training seconds only"
 
 
 def sure_of(ratios: dict[str, pd.Series], within: float, result):

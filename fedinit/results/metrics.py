@@ -283,9 +283,14 @@ def paired(treated: pd.DataFrame, baseline: pd.DataFrame, on: Sequence[str] | No
     both = both.set_index(on) if on else both
     difference = both[value].astype(float) - both[f"{value}_baseline"].astype(float)
     kept = difference[np.isfinite(difference)]
-    mean, std, n = mean_std(kept)
+    return Paired(kept, *interval(kept), len(difference) - len(kept))
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, int, float, float]:
+    """(mean, std, n, low, high) of the finite values: `mean_std` and the 95 % interval of the mean (Student's t)."""
+    mean, std, n = mean_std(values)
     half = t_quantile(n - 1) * std / np.sqrt(n) if n > 1 else float("nan")
-    return Paired(kept, mean, std, n, mean - half, mean + half, len(difference) - n)
+    return mean, std, n, mean - half, mean + half
 
 
 def acceleration(

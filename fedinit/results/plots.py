@@ -396,11 +396,12 @@ def variant_gains(summary: pd.DataFrame, ax=None) -> Figure:
                 pair = paired(mine, runs[runs.variant == "FedAvg"], ["seed", "clients"])
                 points = 100 * pair.differences.to_numpy()
                 color = look(mine.label.iloc[0])["color"]
-                axis.plot(points, np.full(len(points), i), "o", color=color, ms=3.5, alpha=0.7, mew=0)
+                jitter = np.linspace(-0.2, 0.2, len(points)) if len(points) > 1 else np.zeros(len(points))
+                axis.plot(points, i + jitter, "o", color=color, ms=3.5, alpha=0.7, mew=0)
                 if len(points):
                     axis.plot([points.mean()] * 2, [i - 0.32, i + 0.32], color="0.1", lw=1.4)
                 mean = f"{points.mean():+.1f}".replace("-", "−") if len(points) else EM_DASH
-                lost = f", {pair.lost} lost" if pair.lost else ""
+                lost = f" ({pair.n})" + (f", {pair.lost} lost" if pair.lost else "")
                 axis.text(1.03, i, mean + lost, transform=axis.get_yaxis_transform(), va="center", fontsize=7)
             axis.axvline(0, color="0.2", lw=0.8, ls=(0, (2, 2)))
             axis.set_title(f"{share:.0%} of {clients:g} clients")
@@ -425,7 +426,7 @@ def threshold_map(gains: pd.DataFrame, ax: Axes | None = None) -> Axes:
     for row in table.index:
         for column in table.columns:
             value = table.loc[row, column]
-            main = f"{value:+.1f}".replace("-", "−") if np.isfinite(value) else "✕" if lost.loc[row, column] is True else ""
+            main = f"{value:+.1f}".replace("-", "−") if np.isfinite(value) else "✕" if lost.loc[row, column] == True else ""  # noqa: E712  (NaN: not run)
             words.loc[row, column] = f"{main}\nβ {betas.loc[row, column]:g}" if main else ""
     with use_style():
         ax = ax or _axes(COLUMN, 0.75 + 0.42 * len(table))

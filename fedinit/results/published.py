@@ -81,12 +81,13 @@ QUESTIONS = tuple(
         ("Q1", "the relaxed start adds to RI's server term: FedInit is above FedAvg with that term alone"),
         ("Q2", "FedInit is above FedAvg with server momentum, the best of its coefficients"),
         ("Q3", "with the released code's server (aggregate = start) FedInit is above FedAvg"),
-        ("Q4", "at full participation, where RI's server term is zero, FedInit is above FedAvg"),
+        ("Q4", "at full participation, where RI's server term is zero, FedInit (β = 0.1) is above FedAvg"),
         ("Q5", "the β from which RI harms is one multiple of the participation N/C"),
         ("Q6", "both noises together raise RI's gain (the second half of A6)"),
         ("Q7", "FedInit is above FedAvg under either reading of a client's first participation"),
         ("Q8", "β > 0 lowers Δ^t relative to the size of the model, Δ^t / ‖w‖²"),
         ("Q9", "β > 0 lowers Δ^t relative to the local movement, Δ^t / mean ‖end − start‖²"),
+        ("Q10", "the relaxed start itself lowers Δ^t, the server's step being the same"),
     )
 )
 

@@ -255,13 +255,15 @@ def test_variants_are_told_apart(frame):
     runs += [{"label": "fedinit", "clients": 10, "seed": 0, "final": 0.55, **nothing, "aggregate": "end"}]
     left, right = plots.variant_gains(metrics.summarise(frame(*runs))).axes
     assert [t.get_text() for t in left.get_yticklabels()] == ["FedInit, end", "FedInit, start", "FedAvgM 0.5", "RI's server term"]
-    assert [t.get_text() for t in left.texts] == ["+9.9"] * 4 and [t.get_text() for t in right.texts] == ["+5.0", "—", "—", "—"]
+    assert [t.get_text() for t in left.texts] == ["+9.9 (2)"] * 4 and [t.get_text() for t in right.texts] == ["+5.0 (1)", "—", "—", "—"]
     assert left.get_title("left") == "10% of 100 clients" and right.get_title("left") == "100% of 10 clients"
 
 
 def test_the_threshold_map_writes_gain_and_beta():
     rows = [(0.05, 1.0, 0.05, 0.02), (0.05, 2.0, 0.1, np.nan), (0.1, 1.0, 0.1, -0.031)]
     gains = pd.DataFrame([(*r, 1) for r in rows], columns=["share", "ratio", "beta", "gain", "pairs"])
+    whole = gains[gains.share == 0.05]  # no cell is missing
+    assert [t.get_text() for t in plots.threshold_map(whole).texts if t.get_text()] == ["+2.0\nβ 0.05", "✕\nβ 0.1"]
     ax = plots.threshold_map(gains)
     assert [t.get_text() for t in ax.texts if t.get_text()] == ["+2.0\nβ 0.05", "✕\nβ 0.1", "−3.1\nβ 0.1"]
     assert [t.get_text() for t in ax.get_yticklabels()] == ["5%", "10%"]

@@ -19,6 +19,7 @@ def row(label, accuracy, seed=0, clients=100, **fields) -> dict:
         hyper |= {"aggregate": "end", "first": "initial", "beta": 0.1}
     accuracy = accuracy / 100
     own = {"label": label, "seed": seed, "clients": clients, "accuracy": accuracy, "diverged": bool(np.isnan(accuracy))}
+    own |= {"divergence_all": 8.0, "divergence_active": 2.0}
     return own | about | hyper | fields
 
 
@@ -49,6 +50,25 @@ def test_ri_beside_momentum(momentum, question, verdict, measured):
     answer = judge(question, momentum=momentum)
     assert (answer.verdict, answer.measured, answer.seeds) == (verdict, f"{measured} points", 3)
     assert ("best momentum 0.5 of 0.3, 0.5, 0.7" in answer.note) == (question == "Q2")
+
+
+def test_relaxed_start_and_divergence(momentum):
+    """Δ^t is 8 but with FedInit: 4 with server end (× 0.5), 6 with start (× 0.75). With 9 for start it does not hold."""
+    runs = pd.DataFrame(momentum)
+    runs.loc[runs["aggregate"] == "end", "divergence_all"], runs.loc[runs["aggregate"] == "start", "divergence_all"] = 4.0, 6.0
+    answer = L.ledger(L.Evidence(momentum=runs), ["Q10"])[0]
+    assert (
+        answer.verdict == "holds"
+        and answer.measured.startswith("server end: × 0.50 over all")
+        and "server start: × 0.75" in answer.measured
+    )
+    runs.loc[runs["aggregate"] == "start", "divergence_all"] = 9.0
+    assert L.ledger(L.Evidence(momentum=runs), ["Q10"])[0].verdict == "does not hold"
+
+
+def test_fewer_coefficients_than_three_do_not_decide_which_is_best(momentum):
+    answer = judge("Q2", momentum=[r for r in momentum if r["momentum"] not in (0.3, 0.7)])
+    assert answer.verdict == L.NOT_TESTED and answer.measured == "+3.00 points"
 
 
 def test_the_best_momentum_is_that_of_pairs_which_have_all_of_them(momentum):
@@ -97,7 +117,7 @@ def test_noise():
     rows = [row(m, at + seed * g, seed) for seed in (0, 1) for m, at, g in (("fedavg", 50, 0), ("fedinit", 54, 1))]
     rows += [row(m, at - seed * g, seed, client_noise=0.3) for seed in (0, 1) for m, at, g in (("fedavg", 40, 0), ("fedinit", 47, 1))]
     answer = judge("Q6", noise=rows)
-    assert answer.verdict == "holds" and answer.measured == "+6.50 points with, +4.50 points without" and "two pairs" in answer.note
+    assert answer.verdict == "holds" and answer.measured == "+6.50 points with, +4.50 points without" and "two seeds" in answer.note
 
 
 def test_newcomers(momentum):
