@@ -192,7 +192,7 @@ def test_m1_is_exact(frame, run):
 
 
 def test_sensitivity(frame):
-    """Best at K = 5 of 1, 5, 20: S1 holds; monotone: it fails. β = 0.3 diverges and 0.1, 0.2 beat 0: S2 holds;
+    """Best at K = 5 of 1, 5, 20: S1 holds; falling: it fails; rising: not tested. β = 0.3 diverges and 0.1, 0.2 beat 0: S2 holds;
     none diverges: not tested."""
 
     def sweep(finals):
@@ -204,7 +204,9 @@ def test_sensitivity(frame):
         )
 
     assert judge("S1", epochs=sweep({1: 0.4, 5: 0.5, 20: 0.45})).verdict == L.REPRODUCED
-    assert judge("S1", epochs=sweep({1: 0.4, 5: 0.5, 20: 0.55})).verdict == L.NOT_REPRODUCED
+    assert judge("S1", epochs=sweep({1: 0.6, 5: 0.5, 20: 0.45})).verdict == L.NOT_REPRODUCED
+    rising = judge("S1", epochs=sweep({1: 0.4, 5: 0.5, 20: 0.55}))
+    assert rising.verdict == L.NOT_TESTED and rising.measured == "best K = 20 of 1, 5, 20"
     assert judge("S2", beta=beta({0: 0.5, 0.1: 0.55, 0.2: 0.52, 0.3: -0.1})).verdict == L.REPRODUCED
     assert judge("S2", beta=beta({0: 0.5, 0.1: 0.55, 0.2: 0.05, 0.3: 0.6})).verdict == L.NOT_REPRODUCED
     assert judge("S2", beta=beta({0: 0.5, 0.1: 0.55})).verdict == L.NOT_TESTED
