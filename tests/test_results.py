@@ -40,6 +40,13 @@ def test_readme_has_the_ledger():
     assert there == rows(), "\n".join(["README's table of claims should be:", *rows()])
 
 
+def test_readme_says_how_much_was_computed():
+    """The number of committed histories, and the sum of their seconds of training and testing."""
+    histories = [pd.read_csv(path) for path in SMALL.glob("runs/*/history.csv")]
+    hours = sum(history[["train_seconds", "eval_seconds"]].sum().sum() for history in histories) / 3600
+    assert f"So far {len(histories)} runs are computed, {hours:.1f} hours of one core" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
 def test_readme_shows_committed_pictures():
     pictures = re.findall(r"\]\((figures/[^)#]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert len(pictures) >= 4
