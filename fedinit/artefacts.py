@@ -148,13 +148,10 @@ def momentum(name: str, seeds: Sequence[int] | None, data: str | None = None) ->
 def threshold(name: str, seeds: Sequence[int] | None, data: str | None = None) -> list[Experiment]:
     """The stability map: FedInit at several β / participation and participations, and FedAvg at each participation."""
     return [
-        at_share(name, *run, data, hyper)
+        at_share(name, method, share, seed, data, hyper)
         for share in SHARES[name]
         for seed in seeds or SEEDS[name][:1]
-        for run, hyper in [
-            (("fedavg", share, seed), {}),
-            *((("fedinit", share, seed), {"beta": round(ratio * share, 6)}) for ratio in RATIOS[name]),
-        ]
+        for method, hyper in [("fedavg", {}), *(("fedinit", {"beta": round(ratio * share, 6)}) for ratio in RATIOS[name])]
     ]
 
 
@@ -171,31 +168,29 @@ def noise(name: str, seeds: Sequence[int] | None, data: str | None = None) -> li
 def newcomers(name: str, seeds: Sequence[int] | None, data: str | None = None) -> list[Experiment]:
     """FedInit under both readings of a client's first participation."""
     return [
-        preset(name, "fedinit", setup, hyper={"first": first}, seed=seed, model=MODELS[name][0], **_data(data))
+        _one(name, "fedinit", seed, data, {"first": first}, setup)
         for setup in SETUPS
         for first in ("initial", "none")
         for seed in seeds_of(name, "fedinit", seeds)
     ]
 
 
-def at_share(name: str, method: str, share: float, seed: int, data: str | None = None, hyper: dict | None = None, **fields) -> Experiment:
+def at_share(name: str, method: str, share: float, seed: int, data: str | None = None, hyper: dict | None = None) -> Experiment:
     """A run at any participation, by another number of clients C with the same N, each with as many images: fewer clients hold fewer images
     in all. Local steps a round stay those of 10%-100.
 
     5 % is the paper's 5%-200, with its smaller batch. At full participation each of the N clients has the images of all its local epochs,
     and takes one epoch over them, so that the few clients do not hold a few images only.
     """
-    if share == 0.05:
-        return preset(name, method, "5%-200", hyper=hyper, seed=seed, model=MODELS[name][0], **_data(data), **fields)
-    paper = preset(name, method, "10%-100", hyper=hyper, seed=seed, model=MODELS[name][0], **_data(data), **fields)
-    if share == 0.1:
+    paper = _one(name, method, seed, data, hyper, "5%-200" if share == 0.05 else "10%-100")
+    if share in (0.05, 0.1):
         return paper
     many = {"samples": SAMPLES[name] * paper.local_epochs, "local_epochs": 1} if share == 1 else {"samples": SAMPLES[name]}
     return paper.replace(clients=round(paper.cohort_size / share), **many)
 
 
-def _one(name, method, seed, data, hyper=None, **fields) -> Experiment:
-    return preset(name, method, "10%-100", hyper=hyper, seed=seed, model=MODELS[name][0], **_data(data), **fields)
+def _one(name, method, seed, data, hyper=None, setup="10%-100", **fields) -> Experiment:
+    return preset(name, method, setup, hyper=hyper, seed=seed, model=MODELS[name][0], **_data(data), **fields)
 
 
 def _data(data: str | None) -> dict:

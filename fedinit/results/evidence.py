@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from fedinit.results.metrics import Paired, interval, moving_average, paired, select
+from fedinit.results.metrics import Paired, interval, moving_average, paired, relative, select
 from fedinit.results.names import canonical, data_name, display_name, with_beta
 from fedinit.results.published import EM_DASH
 
@@ -189,8 +189,7 @@ def ends_by_beta(evidence: Evidence) -> pd.DataFrame:
     """One row a run of Figure 2: base, beta, seed, data and means over the last tenth of the rounds; diverged: accuracy 0, Δ^t ∞.
 
     Δ^t over all clients also relative to the size of the model (`per_norm`) and to the local movement (`per_movement`)."""
-    frame = with_beta(evidence.need("curves"))
-    frame = frame.assign(per_norm=frame.divergence_all / frame.norm, per_movement=frame.divergence_all / frame.movement)
+    frame = relative(with_beta(evidence.need("curves")))
     tail = frame[frame["round"] > 0.9 * frame.groupby("key")["round"].transform("max")]
     out = tail.groupby(["base", "beta", "seed", "data", "key"], as_index=False)[
         ["test_accuracy", "divergence_all", "divergence_active", "per_norm", "per_movement"]

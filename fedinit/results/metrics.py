@@ -224,6 +224,11 @@ def with_times(summary: pd.DataFrame, times: pd.DataFrame) -> pd.DataFrame:
     return summary
 
 
+def relative(frame: pd.DataFrame) -> pd.DataFrame:
+    """A tidy frame with Δ^t over all clients relative to the size of the model, `per_norm`, and to the local movement, `per_movement`."""
+    return frame.assign(per_norm=frame.divergence_all / frame.norm, per_movement=frame.divergence_all / frame.movement)
+
+
 # --- several runs -----------------------------------------------------------------------------------------------------------
 
 

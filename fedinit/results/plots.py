@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from fedinit.errors import InputError, unknown
-from fedinit.results.metrics import moving_average, paired, paired_difference, select
+from fedinit.results.metrics import moving_average, paired, paired_difference, relative, select
 from fedinit.results.names import canonical, display_name, rank, variants, with_beta, with_setup
 from fedinit.results.published import EM_DASH
 from fedinit.results.style import COLUMN, PAGE, beta_color, look, save, use_style
@@ -455,8 +455,7 @@ def threshold_map(gains: pd.DataFrame, ax: Axes | None = None) -> Axes:
 def relative_divergence(frame: pd.DataFrame, ax=None) -> Figure:
     """Δ^t over all clients divided by ‖w‖², and by the mean of ‖end − start‖² over the active clients, against rounds: a row per base
     method, a line per β. `ax`: rows × 2 Axes."""
-    frame = with_beta(frame)
-    frame = frame.assign(per_norm=frame.divergence_all / frame.norm, per_movement=frame.divergence_all / frame.movement)
+    frame = relative(with_beta(frame))
     bases = sorted(frame.base.unique(), key=rank)
     with use_style():
         if ax is None:
