@@ -64,6 +64,11 @@ class Cohort:
         self._count += 1
         return from_w, walked
 
+    @property
+    def total(self):
+        """Σ(end − w), not metered: for what the simulation measures, not for methods."""
+        return self._from_w
+
     def from_global(self) -> Cohort:
         """The same cohort with `moved` measured from the global model: mean(end) − w (Algorithm 1's server)."""
         view = object.__new__(Cohort)

@@ -15,27 +15,27 @@ class Divergence:
         self.clients = clients
         self.total = 0.0  # Σ_C ‖last_i − w‖²
         self.offset = torch.zeros_like(initial)  # Σ_C (last_i − w), shape (d,)
-        self._active, self._count, self._active_offset = 0.0, 0, torch.zeros_like(initial)
+        self._active, self._count = 0.0, 0
 
-    def client_moved(self, w: torch.Tensor, old: torch.Tensor, moved: torch.Tensor) -> None:
-        """Client i's latest local model was `old` and is now w + `moved`; w is the global model before the server step."""
+    def client_moved(self, w: torch.Tensor, old: torch.Tensor, moved: torch.Tensor) -> float:
+        """Client i's latest local model was `old` and is now w + `moved`; w is the global model before the server step. Returns ‖moved‖²."""
         square = float(torch.dot(moved, moved))
         self._active += square
-        self._active_offset += moved
         self._count += 1
         before = old - w
         self.total += square - float(torch.dot(before, before))
         self.offset -= before
+        return square
 
-    def server_moved(self, w: torch.Tensor, new: torch.Tensor) -> tuple[float, float]:
-        """The server stepped from w to `new`; returns (delta_all, delta_active), both after the step, in squared parameter units."""
+    def server_moved(self, w: torch.Tensor, new: torch.Tensor, moved: torch.Tensor) -> tuple[float, float]:
+        """The server stepped from w to `new`, after the active clients' `moved` summed to this one; returns (delta_all, delta_active), both
+        after the step, in squared parameter units."""
         step = new - w
         square = float(torch.dot(step, step))
-        self.offset += self._active_offset
+        self.offset += moved
         self.total += self.clients * square - 2 * float(torch.dot(step, self.offset))
         self.offset.sub_(step, alpha=self.clients)
-        active = self._active + self._count * square - 2 * float(torch.dot(step, self._active_offset))
+        active = self._active + self._count * square - 2 * float(torch.dot(step, moved))
         result = max(self.total, 0.0) / self.clients, max(active, 0.0) / self._count
         self._active, self._count = 0.0, 0
-        self._active_offset.zero_()
         return result

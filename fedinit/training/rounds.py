@@ -122,14 +122,14 @@ class Simulation:
             if not math.isfinite(result.loss):
                 break
             moved, walked = cohort.add(result.start, result.end, result.lr_sum, task.mine, result.new)
-            movement += float(torch.dot(walked, walked)) / len(active)
-            self.divergence.client_moved(w, task.last, moved)
+            square = self.divergence.client_moved(w, task.last, moved)
+            movement += (square if walked is moved else float(torch.dot(walked, walked))) / len(active)
             self._keep(task.client, result)
         else:
             self.w, self.server = method.step(w, self.server, cohort)
             self.sent = frozenset(cohort.sent)
         record = dict.fromkeys(COLUMNS, math.nan)
-        delta = self.divergence.server_moved(w, self.w) if len(losses) == len(active) else (math.nan, math.nan)
+        delta = self.divergence.server_moved(w, self.w, cohort.total) if len(losses) == len(active) else (math.nan, math.nan)
         self.diverged = not (all(map(math.isfinite, losses)) and math.isfinite(sum(delta)))
         trained = time.perf_counter()
         if evaluate and not self.diverged:
