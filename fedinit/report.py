@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedinit import artefacts
-from fedinit.results.ledger import NOT_REPRODUCED, NOT_TESTED, REPRODUCED
+from fedinit.results.ledger import FAILS, HOLDS, NOT_REPRODUCED, NOT_TESTED, REPRODUCED
 from fedinit.runs.store import read_history
 
 PICTURES = (".svg", ".png")  # the first that is there is shown
@@ -37,6 +37,7 @@ READING = (  # the order on the page: the ledger, then as in the paper
 )
 ENLARGED = 1.6  # pictures are drawn for paper, with 8 pt text
 KINDS = {REPRODUCED: "yes", NOT_REPRODUCED: "no", NOT_TESTED: "open"}
+MARKS = {**KINDS, HOLDS: "yes", FAILS: "no"}  # and the answers to our own questions, which are not counted with the paper's claims
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def _table(name: str, fragment: str) -> Markup:
     text = re.sub(r"<table\b", f'<table aria-labelledby="caption-{name}"', text, count=1)
     head, body, rest = text.partition("</thead>")
     text = re.sub(r"<th(?=[ >])", '<th scope="col"', head) + body + re.sub(r"<th(?=[ >])", '<th scope="row"', rest)
-    for verdict, kind in KINDS.items():
+    for verdict, kind in MARKS.items():
         text = re.sub(rf"<td([^>]*)>\s*{verdict}\s*</td>", rf'<td\1><span class="verdict {kind}">{verdict}</span></td>', text)
     # cells of running text may wrap, numbers may not
     return Markup(re.sub(r"<td([^>]*)>([^<]{40,})</td>", r'<td\1><span class="prose">\2</span></td>', text))

@@ -250,10 +250,13 @@ def test_theory_rows_are_all_needed():
             "seeds": 3,
             "bound": ["at most −1", "floor: 0"],
             "holds": [True, False],
+            "decides": True,
         }
     )
     assert judge("T17", theory=rows).verdict == L.NOT_REPRODUCED
     assert judge("T17", theory=rows[:1]).verdict == L.REPRODUCED and judge("T1", theory=rows).verdict == L.NOT_TESTED
+    undecided = rows.assign(decides=[True, False])
+    assert judge("T17", theory=undecided).verdict == L.NOT_TESTED and "spread" in judge("T17", theory=undecided).note
 
 
 def test_the_table_and_the_rules(summary):

@@ -136,6 +136,9 @@ def test_findings_are_complete_and_numeric():
     table = findings(seeds=2, runs=2, rounds=(32, 64, 128))
     assert set(table.claim) == {"T1", "T4", "T6", "T9", "T12", "T3", "T15", "T17", "T19"}
     assert np.isfinite(table.measured).all() and table.holds.dtype == bool and (table.seeds == 2).all()
+    ratios = table[~table.quantity.str.contains("exponent")]
+    near = (ratios.measured - 1).abs() <= 2 * ratios.spread / 2**0.5  # two standard errors of two seeds
+    assert (ratios.decides == ~near).all() and not (ratios.holds & near).any() and table.drop(ratios.index).decides.all()
     floor = table[table.quantity.str.contains("constant η")].iloc[0]
     assert abs(floor.measured) < 0.4  # a constant η leaves a floor: no power of T
 
