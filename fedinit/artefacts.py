@@ -357,14 +357,19 @@ class Artefact:
         return possible, " ".join(filter(None, reasons.values()))
 
     def caption(self, text: str, rule: bool = True, of: pd.DataFrame | None = None) -> str:
-        """The text with what a reader must know: rule, seeds, preset, data. `of`: the runs that are shown, if not all of the notebook's."""
-        every = EVALUATE[self.preset]
-        parts = [f"Accuracy: {rule_text('smoothed_max', **self.rule)}"] if rule and self.frames else []
-        if self.frames and every:
+        """The text with what a reader must know: rule, seeds, preset, data.
+
+        of   the runs that are shown, if not all of the notebook's; a frame that is not of runs (times, say) has no seeds to name
+        """
+        of = pd.concat(self.frames) if of is None and self.frames else of
+        runs, every = of is not None and "key" in of, EVALUATE[self.preset]
+        parts = [f"accuracy: {rule_text('smoothed_max', **self.rule)}"] if rule and self.frames else []
+        if runs and every:
             parts += [f"tested every {every['evaluate_every']} rounds, and in each of the last {every['evaluate_last']}"]
-        parts += [_seeds_text(pd.concat(self.frames) if of is None else of)] if self.frames else []
+        parts += [_seeds_text(of)] if runs else []
         parts += [f"preset {self.preset}", f"data {', '.join(self._images())}"]
-        return f"{text} {'; '.join(parts)}."
+        facts = "; ".join(parts)
+        return f"{text} {facts[0].upper()}{facts[1:]}."
 
     def save(self, figure, name: str, caption: str) -> None:
         """Write <name>.png, .svg, .pdf and the sidecar."""

@@ -208,11 +208,12 @@ def test_a_caption_says_how_many_seeds_there_are_at_least():
     runs = [("fedavg", 0, None), ("fedavg", 1, None), ("fedcm", 0, None), ("fedinit", 0, 0.1), ("fedinit", 1, 0.2)]
     frame = pd.DataFrame(runs, columns=["label", "seed", "beta"]).assign(data="cifar10", key=range(5))
     this.frames.append(frame)
-    cadence = "tested every 5 rounds, and in each of the last 50"
+    cadence = "Tested every 5 rounds, and in each of the last 50"
     seeds = "1 to 2 seeds (0, 1); a value without ± or band is of one seed"
     assert this.caption("A.", rule=False) == f"A. {cadence}; {seeds}; preset small; data CIFAR-10."
     assert "; 2 seeds (0, 1); " in this.caption("A.", of=frame[frame.label == "fedavg"])
     assert "; 1 seed (0); " in this.caption("A.", of=frame[frame.label == "fedcm"])
+    assert this.caption("A.", rule=False, of=pd.DataFrame({"seconds": [1.0]})) == "A. Preset small; data CIFAR-10."
 
 
 def test_a_sweep_of_small_tests_where_its_rule_looks(monkeypatch):

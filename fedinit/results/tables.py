@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 import zlib
 from collections.abc import Iterable, Sequence
@@ -186,7 +187,7 @@ def time_table(times: pd.DataFrame, caption: str = "") -> Table:
         share = known / readme["fedavg"]
         dash = {True: EM_DASH}
         for source, quantity, value, spread, text in (
-            ("here", "s / round", mean, std, f"{mean:.3g} ± {std:.2g}" if n > 1 else f"{mean:.3g}"),
+            ("here", "s / round", mean, std, _seconds(mean) + (f" ± {_seconds(std, mean)}" if n > 1 else "")),
             ("here", "× FedAvg", ratio, ratio_std, f"{ratio:.2f} ({cell.ratio.min():.2f} to {cell.ratio.max():.2f})"),
             ("paper", "× FedAvg", np.nan, np.nan, EM_DASH),
             ("README, V100", "s / round", known, np.nan, dash.get(bool(np.isnan(known)), f"{known:.2f}")),
@@ -205,6 +206,11 @@ def time_table(times: pd.DataFrame, caption: str = "") -> Table:
         ("README, V100", "× FedAvg"),
     ]
     return Table(table.text[order], best[order], table.numbers, caption)
+
+
+def _seconds(value: float, like: float | None = None) -> str:
+    """With three digits, or with as many decimals as `like` gets by that: "2.74", "0.213"."""
+    return f"{value:.{max(2 - math.floor(math.log10(like or value)), 0)}f}"
 
 
 def target_table(summary: pd.DataFrame, caption: str = "", planned: Iterable = ()) -> Table:

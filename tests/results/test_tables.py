@@ -148,3 +148,11 @@ def test_two_tables_of_one_page_do_not_share_their_styles(summary):
     names = [re.search(r'<table id="(\w+)"', text)[1] for text in shown]
     assert names[0] == names[2] != names[1]
     assert f"#{names[0]}_row1_col0 " in shown[0] and "T_t" not in shown[0] + shown[1]
+
+
+def test_seconds_have_the_digits_of_their_mean():
+    """2.5 and 3.5: mean 3, std √0.5 = 0.707. 0.20 and 0.22: mean 0.21, std 0.0141; the ratios are given beside them."""
+    times = pd.DataFrame({"label": ["fedavg"] * 2 + ["fedinit"] * 2, "repeat": [0, 1] * 2})
+    text = tables.time_table(times.assign(seconds=[2.5, 3.5, 0.20, 0.22], ratio=[1, 1, 0.08, 0.06])).text["here"]
+    assert text.loc["FedAvg"].tolist() == ["3.00 ± 0.71", "1.00 (1.00 to 1.00)"]
+    assert text.loc["FedInit"].tolist() == ["0.210 ± 0.014", "0.07 (0.06 to 0.08)"]
