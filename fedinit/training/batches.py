@@ -60,7 +60,7 @@ class Batches:
         ready = None
         if e.local_epochs > 1 and len(mine) <= AT_ONCE:
             x, y_all = self._seen(mine, client)
-            ready = framed(torch.cat([x, x.flip(2)])) if e.augment else x
+            ready = framed(x, x.flip(2)) if e.augment else x
         for _ in range(e.local_epochs):
             shuffled = order.permutation(len(mine))
             for begin in range(0, len(mine), e.batch_size):
@@ -109,9 +109,12 @@ def draw(count: int, luck: np.random.Generator) -> tuple[np.ndarray, np.ndarray]
     return mirrored, np.where(luck.random((count, 1)) < 0.5, luck.integers(0, 2 * PAD + 1, (count, 2)), PAD)
 
 
-def framed(x: torch.Tensor) -> torch.Tensor:
-    """x (n, H, W, 3) in PAD px of zeros."""
-    return torch.nn.functional.pad(x, (0, 0, PAD, PAD, PAD, PAD))
+def framed(*parts: torch.Tensor) -> torch.Tensor:
+    """Images (n, H, W, 3) in PAD px of zeros, one part after the other."""
+    _, height, width, channels = parts[0].shape
+    frames = parts[0].new_zeros((sum(map(len, parts)), height + 2 * PAD, width + 2 * PAD, channels))
+    torch.cat(parts, out=frames[:, PAD:-PAD, PAD:-PAD])
+    return frames
 
 
 def cut(frames: torch.Tensor, chosen: np.ndarray, offset: np.ndarray) -> torch.Tensor:
