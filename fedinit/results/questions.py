@@ -21,7 +21,7 @@ from fedinit.results.evidence import (
 )
 from fedinit.results.judges import judges
 from fedinit.results.metrics import Paired, paired, select
-from fedinit.results.names import display_name
+from fedinit.results.names import display_name, variants, with_setup
 
 PAIR = ("seed", "data", "clients", "dirichlet")  # what two runs of one question share
 
@@ -208,6 +208,27 @@ def q10(evidence):
         parts.append(f"server {server}: × {factors[0]:.2f} over all, × {factors[1]:.2f} over active")
         spreads.append(f"{server} {_factors(change['log_all'])}")
     return on_data(runs, "cifar10", (holds, "; ".join(parts), min(seeds), "; ".join(spreads), few(min(seeds))))
+
+
+def divergence_factors(frame: pd.DataFrame, window: int) -> pd.DataFrame:
+    """Δ^t as a multiple of FedAvg's of the same seed and participation: over all and over the active clients, as it is, divided by ‖w‖²,
+    and divided by the mean of ‖end − start‖². Means over the last `window` rounds; geometric means over the seeds; runs that diverged are
+    left out. `frame`: the tidy frame of `artefacts.momentum`; index (setup, variant), columns (clients, quantity)."""
+    frame = frame[~frame.key.isin(frame[frame.diverged == 1].key) & (frame["round"] > frame.rounds - window)]
+    over = {"all clients": "divergence_all", "active clients": "divergence_active"}
+    divided = {"Δ^t": 1.0, "Δ^t / ‖w‖²": frame.norm, "Δ^t / ‖end − start‖²": frame.movement}
+    values = {(who, what): frame[column] / by for who, column in over.items() for what, by in divided.items()}
+    mean = np.log(pd.DataFrame(values).groupby(frame.key).mean())
+    about = with_setup(frame.drop_duplicates("key").set_index("key"))
+    about["variant"] = variants(about)
+    base = about[about.variant == "FedAvg"].reset_index().set_index(["clients", "seed"]).key
+    rows = {}
+    for (clients, setup, variant), mine in about[about.variant != "FedAvg"].groupby(["clients", "setup", "variant"], sort=False):
+        pairs = [(key, base[clients, seed]) for key, seed in mine.seed.items() if (clients, seed) in base.index]
+        if pairs:
+            rows[setup, variant] = np.exp(np.mean([mean.loc[key] - mean.loc[other] for key, other in pairs], axis=0))
+    names = pd.MultiIndex.from_tuples(rows, names=["setup", "variant"])
+    return pd.DataFrame(list(rows.values()), names, mean.columns)
 
 
 def _relative(evidence, value: str):

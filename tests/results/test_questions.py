@@ -178,3 +178,16 @@ def test_a_participation_without_fedavg_is_left_out():
     """FedInit at 5 % has nothing beside it: neither harmed nor harmless, it is not there."""
     rows = [r for r in stable({(200, 2.0): -9, (100, 1.0): 2, (100, 2.0): -4}) if (r["label"], r["clients"]) != ("fedavg", 200)]
     assert questions.gains_by_ratio(pd.DataFrame(rows)).share.tolist() == [0.1, 0.1]
+
+
+def test_divergence_as_multiples_of_fedavg(frame):
+    """Δ^t is d over all and d/4 over active clients, ‖w‖² 100, the movement d/5. FedInit's d is 3 and 12 times FedAvg's for two seeds:
+    6 times by the geometric mean, as is Δ^t / ‖w‖²; by movement nothing changes. A run that diverged is left out, and so are setups
+    without FedAvg."""
+    about = {"rounds": 20, "momentum": np.nan, "aggregate": np.nan}
+    mine = {**about, "label": "fedinit", "aggregate": "start", "beta": 0.1}
+    runs = [{**about, "seed": 0}, {**about, "seed": 1}, {**mine, "seed": 0, "divergence": 15.0}, {**mine, "seed": 1, "divergence": 60.0}]
+    runs += [{**mine, "seed": 2, "clients": 200}, {**about, "label": "fedavgm", "momentum": 0.5, "diverged_at": 19}]
+    table = questions.divergence_factors(frame(*runs), window=5)
+    assert list(table.index) == [("10%-100", "FedInit, start")]
+    assert table.to_numpy().ravel() == pytest.approx([6, 6, 1, 6, 6, 1])
