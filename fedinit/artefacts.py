@@ -175,6 +175,17 @@ def newcomers(name: str, seeds: Sequence[int] | None, data: str | None = None) -
     ]
 
 
+def plugin(name: str, seeds: Sequence[int] | None, data: str | None = None) -> list[Experiment]:
+    """Table 6's column 10%-100, Dir-0.1: each base method without RI, and with it under both readings of the server."""
+    return [
+        _one(name, method, seed, data, hyper)
+        for base in METHODS
+        if base != "fedinit"
+        for method, hyper in ((base, None), *((f"{base}+ri", {"aggregate": server}) for server in ("end", "start")))
+        for seed in seeds_of(name, method, seeds)
+    ]
+
+
 def at_share(name: str, method: str, share: float, seed: int, data: str | None = None, hyper: dict | None = None) -> Experiment:
     """A run at any participation, by another number of clients C with the same N, each with as many images: fewer clients hold fewer images
     in all. Local steps a round stay those of 10%-100.
@@ -210,7 +221,7 @@ RUNS: dict[str, tuple[Callable[..., list[Experiment]], ...]] = {
     "table9_cost": (),
     "your_own_method": (),  # trains what its own cell defines, beside the computing for the next one
     "table5_cifar100": (table5,),
-    "open_questions": (momentum, threshold, noise, newcomers),
+    "open_questions": (momentum, plugin, threshold, noise, newcomers),
     "claims": (),
 }
 RUNS["claims"] = tuple(dict.fromkeys(function for functions in RUNS.values() for function in functions))  # the ledger looks at all

@@ -21,10 +21,10 @@ class Evidence:
     times: `runs.timing.time_rounds` (M3, C1).
     epochs, beta: summaries of the two sweeps of Figure 1 (varying local_epochs; varying beta).
     curves: the tidy frame of Figure 2's runs in one setup (FedAvg and SCAFFOLD, several β), also used for M1.
-    momentum, threshold, noise, newcomers: summaries of the runs of `artefacts.momentum` and so on (threshold: by the rule "last_mean").
+    momentum, plugin, threshold, noise, newcomers: summaries of the runs of `artefacts.momentum` and so on (threshold: by the rule "last_mean").
     costs: one row a method: label, communication (vectors sent a client and round, both ways), gradients (a local step),
         stored (vectors kept on a client).
-    theory: `fedinit.theory.findings()`: claim, quantity, measured, spread, seeds, bound, holds.
+    theory: `fedinit.theory.findings()`: claim, quantity, measured, spread, seeds, bound, holds, decides.
     """
 
     summary: pd.DataFrame | None = None
@@ -36,6 +36,7 @@ class Evidence:
     costs: pd.DataFrame | None = None
     theory: pd.DataFrame | None = None
     momentum: pd.DataFrame | None = None
+    plugin: pd.DataFrame | None = None
     threshold: pd.DataFrame | None = None
     noise: pd.DataFrame | None = None
     newcomers: pd.DataFrame | None = None

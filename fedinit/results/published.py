@@ -88,6 +88,7 @@ QUESTIONS = tuple(
         ("Q8", "β > 0 lowers Δ^t relative to the size of the model, Δ^t / ‖w‖²"),
         ("Q9", "β > 0 lowers Δ^t relative to the local movement, Δ^t / mean ‖end − start‖²"),
         ("Q10", "the relaxed start itself lowers Δ^t, the server's step being the same"),
+        ("Q11", "with the released code's server (aggregate = start) +RI improves each method"),
     )
 )
 

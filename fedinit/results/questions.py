@@ -19,7 +19,7 @@ from fedinit.results.evidence import (
     on_data,
     points,
 )
-from fedinit.results.judges import judges
+from fedinit.results.judges import improves_each, judges
 from fedinit.results.metrics import Paired, paired, select
 from fedinit.results.names import display_name, variants, with_setup
 
@@ -208,6 +208,13 @@ def q10(evidence):
         parts.append(f"server {server}: × {factors[0]:.2f} over all, × {factors[1]:.2f} over active")
         spreads.append(f"{server} {_factors(change['log_all'])}")
     return on_data(runs, "cifar10", (holds, "; ".join(parts), min(seeds), "; ".join(spreads), few(min(seeds))))
+
+
+@judges("Q11")
+def q11(evidence):
+    """As A5, at 10 % participation and D_r = 0.1, with RI over each method under aggregate = start."""
+    runs = evidence.need("plugin")
+    return improves_each(runs[runs["aggregate"] != "end"])
 
 
 def divergence_factors(frame: pd.DataFrame, window: int) -> pd.DataFrame:

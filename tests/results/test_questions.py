@@ -191,3 +191,19 @@ def test_divergence_as_multiples_of_fedavg(frame):
     table = questions.divergence_factors(frame(*runs), window=5)
     assert list(table.index) == [("10%-100", "FedInit, start")]
     assert table.to_numpy().ravel() == pytest.approx([6, 6, 1, 6, 6, 1])
+
+
+def test_ri_over_every_method_under_the_released_server():
+    """Two points more with RI and aggregate = start for each of the six, whatever it is with end; then FedAdam loses a point."""
+    bases = ("fedavg", "fedadam", "fedsam", "scaffold", "feddyn", "fedcm")
+    rows = [row(base, 40) for base in bases]
+    rows += [
+        row("fedinit" if base == "fedavg" else f"{base}+ri", 42 if server == "start" else 10, aggregate=server, beta=0.1)
+        for base in bases
+        for server in ("start", "end")
+    ]
+    answer = judge("Q11", plugin=rows)
+    assert answer.verdict == "holds" and answer.measured.count("+2.00 points") == 6
+    lost = [r | {"accuracy": 0.39} if r["label"] == "fedadam+ri" and r["aggregate"] == "start" else r for r in rows]
+    assert judge("Q11", plugin=lost).verdict == "does not hold"
+    assert judge("Q11", plugin=[r for r in rows if "fedsam" not in r["label"]]).verdict == L.NOT_TESTED
