@@ -117,15 +117,16 @@ def m4(evidence):
     summary = evidence.need("summary")
     pairs = twins(summary.label)
     all_bases(pairs)
-    broken = []
+    broken, seeds = [], []
     for base, ri in pairs:
         both = select(summary, ri).merge(select(summary, base), on=["seed", "data", "clients", "dirichlet"], suffixes=("", "_base"))
+        seeds.append(both.seed.nunique())
         if (both.accuracy.fillna(0) < both.accuracy_base / 2).any():
             broken.append(display_name(ri))
     return (
         not broken,
         f"{len(pairs) - len(broken)} of {len(pairs)} methods run with RI",
-        summary.seed.nunique(),
+        min(seeds),
         EM_DASH,
         (f"fails: {', '.join(broken)}" if broken else ""),
     )

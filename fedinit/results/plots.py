@@ -85,6 +85,7 @@ def accuracy_panels(frame: pd.DataFrame, filter_width: int = 1, ax=None) -> Figu
                 if len(runs):
                     _curves(runs, "test_accuracy", "label", filter_width, 100, axis)
                 axis.set_xlim(0, frame["round"].max())
+                axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
                 axis.label_outer()
             line[0].set_ylabel("test accuracy (%)" + (f"\nmean of {filter_width} evaluations" if filter_width > 1 else ""))
         return _legend(ax)
