@@ -34,7 +34,7 @@ def _momentum(evidence, full: bool = False) -> pd.DataFrame:
 
 def _end(runs: pd.DataFrame, aggregate: str = "end") -> pd.DataFrame:
     mine = select(runs, "fedinit")
-    return mine[mine["aggregate"] == aggregate]
+    return mine[mine["aggregate"] == aggregate] if len(mine) else mine  # without any RI there is no such column
 
 
 def _above(treated: pd.DataFrame, baseline: pd.DataFrame, of: str, also: str = ""):
@@ -214,6 +214,8 @@ def q10(evidence):
 def q11(evidence):
     """As A5, at 10 % participation and D_r = 0.1, with RI over each method under aggregate = start."""
     runs = evidence.need("plugin")
+    if "aggregate" not in runs:
+        raise NotTested("no method was run with RI")
     return improves_each(runs[runs["aggregate"] != "end"])
 
 
@@ -234,7 +236,7 @@ def divergence_factors(frame: pd.DataFrame, window: int) -> pd.DataFrame:
         pairs = [(key, base[clients, seed]) for key, seed in mine.seed.items() if (clients, seed) in base.index]
         if pairs:
             rows[setup, variant] = np.exp(np.mean([mean.loc[key] - mean.loc[other] for key, other in pairs], axis=0))
-    names = pd.MultiIndex.from_tuples(rows, names=["setup", "variant"])
+    names = pd.MultiIndex.from_arrays(list(zip(*rows, strict=True)) or [[], []], names=["setup", "variant"])
     return pd.DataFrame(list(rows.values()), names, mean.columns)
 
 

@@ -207,3 +207,13 @@ def test_ri_over_every_method_under_the_released_server():
     lost = [r | {"accuracy": 0.39} if r["label"] == "fedadam+ri" and r["aggregate"] == "start" else r for r in rows]
     assert judge("Q11", plugin=lost).verdict == "does not hold"
     assert judge("Q11", plugin=[r for r in rows if "fedsam" not in r["label"]]).verdict == L.NOT_TESTED
+
+
+def test_without_any_run_of_ri_nothing_is_judged(frame):
+    """FedAvg alone has no hyperparameters of RI, so its frames lack their columns; FedInit alone has nothing to be compared with."""
+    alone = pd.DataFrame([row("fedavg", 40)]).drop(columns=["aggregate", "first", "beta", "momentum"])
+    for question in ("Q1", "Q2", "Q3", "Q10", "Q11"):
+        evidence = L.Evidence(momentum=alone, plugin=alone)
+        assert L.ledger(evidence, [question])[0].verdict == L.NOT_TESTED, question
+    for only in ({}, {"label": "fedinit", "aggregate": "end", "beta": 0.1}):
+        assert questions.divergence_factors(frame({**only, "rounds": 20}), window=5).empty
