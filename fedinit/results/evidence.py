@@ -7,9 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from fedinit.results.metrics import Paired, interval, moving_average, paired, relative, select
+from fedinit.results.metrics import Paired, by_seed, moving_average, paired, relative, select
 from fedinit.results.names import canonical, data_name, display_name, with_beta
 from fedinit.results.published import EM_DASH
+
+
+WANTED = {"summary": "Tables 4 to 8", "summary100": "Table 5"}  # whose runs a claim asks for, where the name does not say it
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Evidence:
     def need(self, name: str) -> pd.DataFrame:
         frame = getattr(self, name)
         if frame is None or frame.empty:
-            raise NotTested(f"no runs for it ({name})")
+            raise NotTested(f"no runs for it ({WANTED.get(name, name)})")
         return frame
 
 
@@ -79,14 +82,6 @@ def larger(difference: Paired, runs: pd.DataFrame):
     note += [f"{difference.lost} pairs lost to divergence"] * (difference.lost > 0) + [scale(runs)]
     note = [f"{few(seeds)}: the sign only"] * (seeds < 3) + note
     return holds, points(difference.mean), seeds, spread, "; ".join(filter(None, note))
-
-
-def by_seed(difference: Paired) -> Paired:
-    """The differences averaged within each seed; as it is without seeds in its index."""
-    if "seed" not in difference.differences.index.names:
-        return difference
-    means = difference.differences.groupby(level="seed").mean()
-    return Paired(means, *interval(means), difference.lost)
 
 
 def matched(first: Paired, second: Paired) -> tuple[float, float]:

@@ -291,6 +291,14 @@ def paired(treated: pd.DataFrame, baseline: pd.DataFrame, on: Sequence[str] | No
     return Paired(kept, *interval(kept), len(difference) - len(kept))
 
 
+def by_seed(difference: Paired) -> Paired:
+    """The differences averaged within each seed; as it is without seeds in its index."""
+    if "seed" not in difference.differences.index.names:
+        return difference
+    means = difference.differences.groupby(level="seed").mean()
+    return Paired(means, *interval(means), difference.lost)
+
+
 def interval(values: Sequence[float]) -> tuple[float, float, int, float, float]:
     """(mean, std, n, low, high) of the finite values: `mean_std` and the 95 % interval of the mean (Student's t)."""
     mean, std, n = mean_std(values)

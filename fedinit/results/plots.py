@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from fedinit.errors import InputError, unknown
-from fedinit.results.metrics import moving_average, paired, paired_difference, relative, select
+from fedinit.results.metrics import by_seed, moving_average, paired, paired_difference, relative, select
 from fedinit.results.names import canonical, display_name, rank, variants, with_beta, with_setup
 from fedinit.results.published import EM_DASH
 from fedinit.results.style import COLUMN, PAGE, beta_color, look, save, use_style
@@ -347,7 +347,7 @@ def sensitivity_panels(epochs: pd.DataFrame, beta: pd.DataFrame, ax=None) -> Fig
 
 def gains(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """RI's gain, accuracy with RI minus without in points, per base method (Table 6): a dot for each pair of runs of one seed and setup,
-    a bar at their mean; pairs lost to divergence are counted beside it."""
+    a bar and a number at their mean over the seeds, as in the ledger; pairs lost to divergence are counted beside it."""
     labels = set(summary.label.map(canonical))
     bases = [b for b in sorted(labels, key=rank) if canonical(f"{b}+ri") in labels and canonical(f"{b}+ri") != b]
     if not bases:
@@ -361,10 +361,11 @@ def gains(summary: pd.DataFrame, ax: Axes | None = None) -> Axes:
             style = look(base)
             ax.plot(points, i + jitter, "o", color=style["color"], ms=3, alpha=0.6, mew=0)
             if len(points):
-                ax.plot([points.mean()] * 2, [i - 0.32, i + 0.32], color="0.1", lw=1.4)
-            mean = f"{points.mean():+.1f}".replace("-", "−") if len(points) else EM_DASH
+                mean = 100 * by_seed(pair).mean
+                ax.plot([mean] * 2, [i - 0.32, i + 0.32], color="0.1", lw=1.4)
+            shown = f"{mean:+.1f}".replace("-", "−") if len(points) else EM_DASH
             lost = f", {pair.lost} lost" if pair.lost else ""
-            ax.text(1.02, i, mean + lost, transform=ax.get_yaxis_transform(), va="center", fontsize=7)
+            ax.text(1.02, i, shown + lost, transform=ax.get_yaxis_transform(), va="center", fontsize=7)
         ax.axvline(0, color="0.2", lw=0.8, ls=(0, (2, 2)))
         ax.set_yticks(range(len(bases)), [display_name(base) for base in bases])
         ax.tick_params(axis="y", length=0)

@@ -9,7 +9,6 @@ from fedinit.results.evidence import (
     NotTested,
     against_zero,
     below,
-    by_seed,
     difference_of,
     ends_by_beta,
     few,
@@ -20,7 +19,7 @@ from fedinit.results.evidence import (
     points,
 )
 from fedinit.results.judges import improves_each, judges
-from fedinit.results.metrics import Paired, paired, select
+from fedinit.results.metrics import Paired, by_seed, paired, select
 from fedinit.results.names import display_name, variants, with_setup
 
 PAIR = ("seed", "data", "clients", "dirichlet")  # what two runs of one question share

@@ -246,6 +246,16 @@ def test_empty_input_is_refused(seven, sweep):
             call()
 
 
+def test_the_bar_of_a_gain_is_the_mean_over_seeds_as_in_the_ledger():
+    """Seed 0 gained 2 and 4 points (mean 3), seed 1 gained 6: (3 + 6) / 2 = 4.5, where the mean of the three pairs would be 4.0."""
+    base = [(0, 0.1, 0.50, 0.52), (0, 0.6, 0.50, 0.54), (1, 0.1, 0.50, 0.56)]
+    rows = [(label, seed, d, value) for seed, d, *both in base for label, value in zip(("scaffold", "scaffold+ri"), both, strict=True)]
+    ax = plots.gains(pd.DataFrame(rows, columns=["label", "seed", "dirichlet", "accuracy"]))
+    assert sorted(ax.lines[0].get_xdata()) == pytest.approx([2, 4, 6])
+    assert list(ax.lines[1].get_xdata()) == pytest.approx([4.5, 4.5])
+    assert [t.get_text() for t in ax.texts] == ["+4.5"]
+
+
 def test_variants_are_told_apart(frame):
     """Six variants and FedAvg at two participations; the gain of each is written beside it, a dash where it was not run."""
     variants = [("fedavgm", {"momentum": 0.5}), ("lagged", {}), ("fedinit", {"aggregate": "end"}), ("fedinit", {"aggregate": "start"})]
