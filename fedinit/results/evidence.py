@@ -11,7 +11,6 @@ from fedinit.results.metrics import Paired, by_seed, moving_average, paired, rel
 from fedinit.results.names import canonical, data_name, display_name, with_beta
 from fedinit.results.published import EM_DASH
 
-
 WANTED = {"summary": "Tables 4 to 8", "summary100": "Table 5"}  # whose runs a claim asks for, where the name does not say it
 
 
@@ -24,7 +23,8 @@ class Evidence:
     times: `runs.timing.time_rounds` (M3, C1).
     epochs, beta: summaries of the two sweeps of Figure 1 (varying local_epochs; varying beta).
     curves: the tidy frame of Figure 2's runs in one setup (FedAvg and SCAFFOLD, several β), also used for M1.
-    momentum, plugin, threshold, noise, newcomers: summaries of the runs of `artefacts.momentum` and so on (threshold: by the rule "last_mean").
+    momentum, plugin, threshold, noise, newcomers: summaries of the runs of `artefacts.momentum` and so on
+        (threshold: by the rule "last_mean").
     costs: one row a method: label, communication (vectors sent a client and round, both ways), gradients (a local step),
         stored (vectors kept on a client).
     theory: `fedinit.theory.findings()`: claim, quantity, measured, spread, seeds, bound, holds, decides.

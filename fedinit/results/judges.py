@@ -2,8 +2,8 @@
 
 The general rule for "larger than": runs that share seed and setup are paired, differences are averaged within a seed, and with three
 or more seeds the 95 % interval of the mean difference (Student's t) must lie above zero; with one or two only the sign of the mean is
-judged, and the note says so. Published sizes are never thresholds
-for reproduction: they stand beside the measured ones. A judge returns (holds, measured, seeds, spread, note) or raises NotTested.
+judged, and the note says so. Published sizes are never thresholds for reproduction: they stand beside the measured ones. A judge
+returns (holds, measured, seeds, spread, note) or raises NotTested.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import pandas as pd
 
 from fedinit.results.evidence import (
     NotTested,

@@ -18,7 +18,7 @@ class Divergence:
         self._active, self._count = 0.0, 0
 
     def client_moved(self, w: torch.Tensor, old: torch.Tensor, moved: torch.Tensor) -> float:
-        """Client i's latest local model was `old` and is now w + `moved`; w is the global model before the server step. Returns ‖moved‖²."""
+        """Client i's latest local model was `old`, is now w + `moved`; w is the global model before the server step; returns ‖moved‖²."""
         square = float(torch.dot(moved, moved))
         self._active += square
         self._count += 1

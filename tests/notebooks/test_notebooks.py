@@ -101,11 +101,11 @@ def test_two_notebooks_at_once_share_their_runs(tmp_path):
     import os
 
     environment = {**os.environ, "FEDINIT_RUNS": str(tmp_path / "runs"), "PYTHONPATH": str(FOLDER.parent)}
-    parameters = ["-p", "seeds", "[0]", "-p", "jobs", "1", "-p", "out", str(tmp_path / "out")]
+    values = {"seeds": "[0]", "jobs": "1", "out": str(tmp_path / "out"), "beta_grid": "[0, 0.1]", "epochs_grid": "[1]"}
+    parameters = ["--cwd", tmp_path, "--no-progress-bar", *(word for name, value in values.items() for word in ("-p", name, value))]
     both = [
         subprocess.Popen(
-            [sys.executable, "-m", "papermill", str(FOLDER / "figure1_sensitivity.ipynb"), str(tmp_path / f"{name}.ipynb")]
-            + ["--cwd", str(tmp_path), "--no-progress-bar", "-p", "beta_grid", "[0, 0.1]", "-p", "epochs_grid", "[1]", *parameters],
+            [sys.executable, "-m", "papermill", FOLDER / "figure1_sensitivity.ipynb", tmp_path / f"{name}.ipynb", *parameters],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -295,7 +295,7 @@ def test_bf16_and_float64_run():
 def test_devices():
     assert pick_device("cpu") == torch.device("cpu")
     assert pick_device("auto").type in ("cpu", "cuda", "mps")
-    with pytest.raises(InputError, match="device = 'tpu'.*allowed: auto, cpu"):
+    with pytest.raises(InputError, match=r"device = 'tpu'.*allowed: auto, cpu"):
         pick_device("tpu")
 
 
