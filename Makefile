@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?=
+TWO    := --numprocesses=2 --dist=loadscope --no-loadscope-reorder  # a file at a time, the long notebooks first
 
 .PHONY: setup reproduce test lab clean
 
@@ -18,8 +19,7 @@ reproduce: setup  ## every table and figure at preset quick, offline
 	$(BIN)/fedinit reproduce --preset quick $(if $(JOBS),--jobs $(JOBS))
 
 test: setup  ## all tests, the notebooks through nbval included
-	OMP_NUM_THREADS=1 FEDINIT_OFFLINE=1 $(BIN)/python -m pytest --nbval --nbval-cell-timeout=1200 notebooks
-	OMP_NUM_THREADS=1 FEDINIT_OFFLINE=1 $(BIN)/python -m pytest tests
+	OMP_NUM_THREADS=1 FEDINIT_OFFLINE=1 $(BIN)/python -m pytest $(TWO) --nbval --nbval-cell-timeout=1200 notebooks tests
 
 lab: setup  ## JupyterLab on the notebooks
 	$(BIN)/jupyter lab --notebook-dir=notebooks

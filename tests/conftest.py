@@ -7,6 +7,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+from filelock import FileLock
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +15,9 @@ def apart(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDINIT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("FEDINIT_OFFLINE", "1")
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def one_cluster(tmp_path_factory):
+    """Held around a Ray cluster: tests run two at a time, and two clusters on one machine would wait for each other's memory."""
+    return FileLock(tmp_path_factory.getbasetemp().parent / "ray.lock")

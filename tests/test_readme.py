@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -43,8 +44,9 @@ def execute(command: list[str], folder: Path) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if not c.startswith("make ")])
-def test_command(command, folder):
-    if "--engine ray" in command:
+def test_command(command, folder, one_cluster):
+    ray = "--engine ray" in command
+    if ray:
         pytest.importorskip("ray", reason="Ray has no wheel for this Python")
     for printed, tested in SMALLER.items():
         command = command.replace(printed, tested)
@@ -56,7 +58,8 @@ def test_command(command, folder):
     if words[0] == "papermill":
         words[:1] = [sys.executable, "-m", "papermill"]
         words += ["-p", "seeds", "[0]", "-p", "out", "out"]
-    execute(words, folder)
+    with one_cluster if ray else nullcontext():
+        execute(words, folder)
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("make ")] + ["make lab"])

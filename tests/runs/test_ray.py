@@ -33,11 +33,11 @@ NODE = {"num_cpus": 1, "object_store_memory": 100_000_000}
 
 
 @pytest.fixture(scope="module")
-def nodes():
+def nodes(one_cluster):
     """(cluster, its second node): two nodes of one core; this process is connected to the first, so the second can be killed."""
     before = psutil.Process().children(recursive=True)
     folder = tempfile.mkdtemp(prefix="ray-")  # not tmp_path: sockets must have short paths
-    with pytest.MonkeyPatch.context() as patch:
+    with one_cluster, pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", folder)
         made, second = _started()
         ray.init(made.address, log_to_driver=False, logging_level="ERROR")
