@@ -250,7 +250,7 @@ class Artefact:
     def __post_init__(self):
         if self.name not in RUNS:
             raise unknown("artefact", self.name, RUNS)
-        if self.preset not in PRESETS:
+        if self.preset not in tuple(PRESETS):
             raise unknown("preset", self.preset, PRESETS)
         if self.seeds is not None:
             self.seeds = tuple(listed("seeds", self.seeds, int))

@@ -111,6 +111,7 @@ class Plan:
             f"preset {self.preset}; seeds {', '.join(map(str, self.seeds))}; {self.device}; "
             f"{self.jobs} job{'s' if self.jobs > 1 else ''} of {self.threads} thread{'s' if self.threads > 1 else ''}"
         )
+        text.append("runs: shown by the notebook; new: by no notebook above it; to run: new and not stored; steps and gradients: of these")
         text += [
             f"timed here: {t.model} width {t.width} ({_amount(t.parameters)} parameters), batch {t.batch_size}, {t.precision}: "
             f"{1e3 * t.seconds_per_step:.3g} ms a step, {1e3 * t.seconds_per_test_image:.2g} ms a test image"
@@ -297,7 +298,7 @@ def _span(hours: float) -> str:
 
 def _wanted(preset: str, only, data, seeds) -> dict[str, list[Experiment]]:
     """The notebooks in the order of `artefacts.RUNS`, each with its experiments (validated: a missing file is refused here)."""
-    if preset not in PRESETS:
+    if preset not in tuple(PRESETS):
         raise unknown("preset", preset, PRESETS)
     names = list(artefacts.RUNS)
     if only is not None:

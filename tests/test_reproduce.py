@@ -114,6 +114,7 @@ def test_plan_refuses(place):
         {"only": ["table9"]},
         {"only": [""]},
         {"preset": "quik"},
+        {"preset": []},
         {"data": "nowhere.npz"},
         {"seeds": "x"},
         {"jobs": 0},
