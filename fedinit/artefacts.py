@@ -447,7 +447,7 @@ def _seeds_text(runs: pd.DataFrame) -> str:
     seeds = sorted(map(int, runs["seed"].unique()))
     many = f"{each.min()} to {each.max()}" if each.min() < each.max() else str(each.max())
     text = f"{many} seed{'s' if many != '1' else ''} ({', '.join(map(str, seeds))})"
-    return text + ("; a value without ± or band is of one seed" if each.min() == 1 < each.max() else "")
+    return text + ("; where a spread is shown, what has none is of one seed" if each.min() == 1 < each.max() else "")
 
 
 def listed(name: str, value, kind: type) -> list:

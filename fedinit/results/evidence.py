@@ -176,7 +176,7 @@ def sure_of(ratios: dict[str, pd.Series], within: float, result):
             raise NotTested(f"{display_name(method)} was timed once: how sure its ratio is, is unknown", *result[1:4])
     worst = max(errors, key=errors.get)
     if errors[worst] > within:
-        reason = f"the machine was too busy: standard error of {display_name(worst)}'s ratio {errors[worst]:.0%}, more than {within:.0%}"
+        reason = f"the machine was too busy: standard error of {display_name(worst)}'s ratio {errors[worst]:.1%}, more than {within:.0%}"
         raise NotTested(f"{reason}; time again when it is idle", *result[1:4])
     return result
 

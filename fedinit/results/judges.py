@@ -126,7 +126,7 @@ def m4(evidence):
             broken.append(display_name(ri))
     return (
         not broken,
-        f"{len(pairs) - len(broken)} of {len(pairs)} methods run with RI",
+        f"{len(pairs) - len(broken)} of {len(pairs)} methods keep half of their accuracy or more with RI",
         min(seeds),
         EM_DASH,
         (f"fails: {', '.join(broken)}" if broken else ""),

@@ -164,16 +164,18 @@ def q7(evidence):
     """FedInit minus FedAvg of the same seed and participation is larger than zero with first = initial and with first = none."""
     runs = evidence.need("newcomers")
     plain = select(_momentum(evidence), "fedavg")
-    parts, results = [], []
+    pairs, results = [], []
     for first in ("initial", "none"):
         mine = select(runs, "fedinit")
         mine = mine[mine["first"] == first]
         if mine.empty or plain.empty:
             raise NotTested(f"FedInit with first = {first}, or FedAvg beside it, was not run")
-        results.append(larger(paired(mine, plain, PAIR), mine))
-        parts.append(f"{first} {results[-1][1]}")
+        pairs.append(paired(mine, plain, PAIR))
+        results.append(larger(pairs[-1], mine))
     spread = "; ".join(f"{name} {result[3]}" for name, result in zip(("initial", "none"), results, strict=True))
-    return on_data(runs, "cifar10", (all(r[0] for r in results), "; ".join(parts), results[1][2], spread, results[1][4]))
+    initial, none = matched(*pairs)  # of the pairs that have both
+    measured = f"initial {points(initial)}; none {points(none)}"
+    return on_data(runs, "cifar10", (all(r[0] for r in results), measured, results[1][2], spread, results[1][4]))
 
 
 @judges("Q8")

@@ -131,7 +131,7 @@ def test_times_that_noise_decides_are_not_judged():
     for claim in ("M3", "C1"):
         assert judge(claim, times=quiet).verdict == L.REPRODUCED
         verdict = judge(claim, times=noisy)
-        assert verdict.verdict == L.NOT_TESTED and "FedInit's ratio 10%, more than 5%" in verdict.note and "1.00×" in verdict.measured
+        assert verdict.verdict == L.NOT_TESTED and "FedInit's ratio 10.0%, more than 5%" in verdict.note and "1.00×" in verdict.measured
         assert judge(claim, times=once).verdict == L.NOT_TESTED
     assert judge("M3", times=times([1.06, 1.08])).verdict == L.NOT_REPRODUCED  # 1.07, sure to 0.01
     loud = times([1.0, 1.0], fedsam=[1.5, 2.5])  # mean 2, standard error 0.5
