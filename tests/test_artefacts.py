@@ -209,7 +209,7 @@ def test_a_caption_says_how_many_seeds_there_are_at_least():
     frame = pd.DataFrame(runs, columns=["label", "seed", "beta"]).assign(data="cifar10", key=range(5))
     this.frames.append(frame)
     cadence = "Tested every 5 rounds, and in each of the last 50"
-    seeds = "1 to 2 seeds (0, 1); a value without ± or band is of one seed"
+    seeds = "1 to 2 seeds (0, 1); where a spread is shown, what has none is of one seed"
     assert this.caption("A.", rule=False) == f"A. {cadence}; {seeds}; preset small; data CIFAR-10."
     assert "; 2 seeds (0, 1); " in this.caption("A.", of=frame[frame.label == "fedavg"])
     assert "; 1 seed (0); " in this.caption("A.", of=frame[frame.label == "fedcm"])
