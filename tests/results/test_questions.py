@@ -126,6 +126,9 @@ def test_newcomers(momentum):
         rows = [row("fedinit", at + seed, seed, first=first) for seed in range(3) for first, at in (("initial", 55), ("none", none))]
         answer = judge("Q7", momentum=momentum, newcomers=rows)
         assert answer.verdict == verdict and answer.measured == f"initial +7.00 points; none {none - 48:+.2f} points".replace("-", "−")
+    rows = [row("fedinit", 55 + 3 * seed, seed, first="initial") for seed in range(3)] + [row("fedinit", 56, 0, first="none")]
+    answer = judge("Q7", momentum=momentum, newcomers=rows)  # gains of initial: 7, 9, 11; only seed 0 has both
+    assert answer.measured == "initial +7.00 points; none +8.00 points" and answer.seeds == 1
 
 
 def test_relative_divergence(frame):
