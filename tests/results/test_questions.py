@@ -129,6 +129,7 @@ def test_newcomers(momentum):
     rows = [row("fedinit", 55 + 3 * seed, seed, first="initial") for seed in range(3)] + [row("fedinit", 56, 0, first="none")]
     answer = judge("Q7", momentum=momentum, newcomers=rows)  # gains of initial: 7, 9, 11; only seed 0 has both
     assert answer.measured == "initial +7.00 points; none +8.00 points" and answer.seeds == 1
+    assert judge("Q7", momentum=momentum, newcomers=rows[1:]).verdict == L.NOT_TESTED  # seeds 1 and 2 beside seed 0: nothing in common
 
 
 def test_relative_divergence(frame):
