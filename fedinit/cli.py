@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 from fedinit.errors import InputError, unknown
@@ -57,8 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # so that --model my_module:factory finds a module beside the user
     try:
-        arguments = _parser().parse_args(argv)
-        return arguments.command(arguments) or 0
+        with _terminable():
+            arguments = _parser().parse_args(argv)
+            return arguments.command(arguments) or 0
     except InputError as error:
         print(f"fedinit: {error}", file=sys.stderr)
         return 2
@@ -71,6 +75,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has gone
         sys.stderr.close()
         return 1
+
+
+@contextlib.contextmanager
+def _terminable():
+    """A scheduler's SIGTERM ends a command as Ctrl-C does: its workers with it, in one line."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _parser() -> argparse.ArgumentParser:

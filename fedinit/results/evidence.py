@@ -11,6 +11,8 @@ from fedinit.results.metrics import Paired, by_seed, moving_average, paired, rel
 from fedinit.results.names import canonical, data_name, display_name, with_beta
 from fedinit.results.published import EM_DASH
 
+PAIR = ("seed", "data", "model", "clients", "cohort_size", "dirichlet")  # what two runs that are compared share
+TAIL = "means of the last tenth of the rounds"
 WANTED = {"summary": "Tables 4 to 8", "summary100": "Table 5"}  # whose runs a claim asks for, where the name does not say it
 
 
@@ -70,7 +72,7 @@ def larger(difference: Paired, runs: pd.DataFrame):
             if difference.lost == 0
             else NotTested(f"{difference.lost} pairs without a difference: one of the two diverged")
         )
-    pairs, difference = difference.n, by_seed(difference)
+    pairs, unbalanced, difference = difference.n, uneven(difference), by_seed(difference)
     seeds = difference.n
     holds = (difference.low if difference.n >= 3 else difference.mean) > 0
     spread = (
@@ -78,10 +80,19 @@ def larger(difference: Paired, runs: pd.DataFrame):
         if seeds == 1
         else f"± {100 * difference.std:.2f}; 95 % interval {points(difference.low, '')} to {points(difference.high)} (n = {seeds} seeds)"
     )
-    note = [f"{pairs} pairs, averaged within a seed"] * (pairs > seeds)
+    note = [f"{pairs} pairs, averaged within a seed"] * (pairs > seeds) + [UNEVEN] * unbalanced
     note += [f"{difference.lost} pairs lost to divergence"] * (difference.lost > 0) + [scale(runs)]
     note = [f"{few(seeds)}: the sign only"] * (seeds < 3) + note
-    return holds, points(difference.mean), seeds, spread, "; ".join(filter(None, note))
+    return holds, points(difference.mean), seeds, spread, notes(*note)
+
+
+UNEVEN = "not every seed has every setup"
+
+
+def uneven(difference: Paired) -> bool:
+    """Whether some seeds have more setups than others, so that their averages are over different setups."""
+    names = difference.differences.index.names
+    return "seed" in names and difference.differences.groupby(level="seed").size().nunique() > 1
 
 
 def matched(first: Paired, second: Paired) -> tuple[float, float]:
@@ -94,9 +105,6 @@ def matched(first: Paired, second: Paired) -> tuple[float, float]:
 def gain(runs: pd.DataFrame, treatment: str, baseline: str, across=()) -> Paired:
     """treatment − baseline, paired by seed and setup; `across` names columns that are not part of the pairing."""
     return paired(select(runs, treatment), select(runs, baseline), [c for c in PAIR if c not in across])
-
-
-PAIR = ("seed", "data", "model", "clients", "cohort_size", "dirichlet")
 
 
 def drop(runs: pd.DataFrame, label: str) -> Paired:
@@ -237,6 +245,11 @@ def points(fraction: float, unit: str = " points") -> str:
 def span(values, unit: str = "") -> str:
     values = np.asarray(values, dtype=float)
     return f"{values.min():.2f} to {values.max():.2f}{unit}" if values.size > 1 else "one value"
+
+
+def notes(*parts: str) -> str:
+    """The parts that say something, as one note."""
+    return "; ".join(filter(None, parts))
 
 
 def few(seeds: int) -> str:

@@ -14,6 +14,8 @@ import numpy as np
 import pandas as pd
 
 from fedinit.results.evidence import (
+    TAIL,
+    UNEVEN,
     NotTested,
     against_zero,
     below,
@@ -26,6 +28,7 @@ from fedinit.results.evidence import (
     gain,
     larger,
     matched,
+    notes,
     on_data,
     points,
     scale,
@@ -33,6 +36,7 @@ from fedinit.results.evidence import (
     sure_of,
     time_ratios,
     twins,
+    uneven,
     where,
 )
 from fedinit.results.metrics import HISTORY, select
@@ -204,7 +208,8 @@ def improves_each(runs: pd.DataFrame):
     spread = "; ".join(f"{display_name(base)} {result[3]}" for base, result in judged.items())
     seeds = min((result[2] for result in judged.values()), default=0)
     all_bases(gains.items(), measured or EM_DASH, seeds, spread or EM_DASH)
-    note = "; ".join(filter(None, [few(seeds) and f"{few(seeds)} of some: the sign only", scale(runs)]))
+    some = ", ".join(display_name(base) for base in judged if uneven(gains[base]))
+    note = notes(few(seeds) and f"{few(seeds)} of some: the sign only", some and f"{some}: {UNEVEN}", scale(runs))
     return on_data(runs, "cifar10", (len(judged) == len(gains) and all(r[0] for r in judged.values()), measured, seeds, spread, note))
 
 
@@ -299,7 +304,7 @@ def d1(evidence):
             f"× {factors['divergence_active']:.2f} over active"
         )
         spreads.append(f"{display_name(base)} {spread}")
-    return on_data(table, "cifar", (holds, "; ".join(parts), min(pairs), "; ".join(spreads), few(min(pairs))))
+    return on_data(table, "cifar", (holds, "; ".join(parts), min(pairs), "; ".join(spreads), notes(few(min(pairs)), TAIL)))
 
 
 @judges("D2")
@@ -322,7 +327,7 @@ def d2(evidence):
             f"both in {worse} of {len(cases)} cases (accuracy lower in {lower}, Δ^t higher in {raised})",
             below_zero.seed.nunique(),
             EM_DASH,
-            few(below_zero.seed.nunique()),
+            notes(few(below_zero.seed.nunique()), TAIL),
         ),
     )
 
@@ -407,7 +412,7 @@ def c2(evidence):
             measured,
             present.seed.nunique(),
             EM_DASH,
-            "; ".join(filter(None, [few(present.seed.nunique()), f"acceleration over FedAvg; least time: {fastest}"])),
+            notes(few(present.seed.nunique()), f"acceleration over FedAvg; least time: {fastest}"),
         ),
     )
 

@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 
 from fedinit.results.evidence import (
+    PAIR,
+    TAIL,
     NotTested,
     against_zero,
     below,
@@ -15,14 +17,13 @@ from fedinit.results.evidence import (
     gain,
     larger,
     matched,
+    notes,
     on_data,
     points,
 )
 from fedinit.results.judges import improves_each, judges
 from fedinit.results.metrics import Paired, by_seed, paired, select
 from fedinit.results.names import display_name, variants, with_setup
-
-PAIR = ("seed", "data", "clients", "dirichlet")  # what two runs of one question share
 
 
 def _momentum(evidence, full: bool = False) -> pd.DataFrame:
@@ -42,7 +43,7 @@ def _above(treated: pd.DataFrame, baseline: pd.DataFrame, of: str, also: str = "
         raise NotTested(f"{of} was not run")
     runs = pd.concat([treated, baseline])
     holds, measured, seeds, spread, note = larger(paired(treated, baseline, PAIR), runs)
-    return on_data(runs, "cifar10", (holds, measured, seeds, spread, "; ".join(filter(None, [also, note]))))
+    return on_data(runs, "cifar10", (holds, measured, seeds, spread, notes(also, note)))
 
 
 @judges("Q1")
@@ -62,7 +63,8 @@ def q2(evidence):
         raise NotTested("FedAvgM was not run")
     if momenta.momentum.nunique() < 3:
         raise NotTested(f"of FedAvgM only {', '.join(f'momentum {m:g}' for m in momenta.momentum.unique())} was run", *_seen(runs, momenta))
-    common = momenta.groupby([*PAIR]).momentum.transform("nunique") == momenta.momentum.nunique()  # pairs that have every coefficient
+    on = [column for column in PAIR if column in momenta]
+    common = momenta.groupby(on).momentum.transform("nunique") == momenta.momentum.nunique()  # pairs that have every coefficient
     best = momenta[common if common.any() else momenta.index].groupby("momentum").accuracy.mean().idxmax()
     others = ", ".join(f"{m:g}" for m in sorted(momenta.momentum.unique()))
     return _above(_end(runs), momenta[momenta.momentum == best], "FedInit beside FedAvgM", f"best momentum {best:g} of {others}")
@@ -111,7 +113,7 @@ def q5(evidence):
     one_ratio = max(harmless.values()) < min(harmful.values()) and set(harmful) == set(harmless)
     betas = max(ratio * share for share, ratio in harmless.items()), min(ratio * share for share, ratio in harmful.items())
     note = "one β would separate them, too" if betas[0] < betas[1] else ""
-    note = "; ".join(filter(None, [note, few(runs.seed.nunique()), f"rounds {int(runs.last_round.max())}"]))
+    note = notes(note, few(runs.seed.nunique()), f"rounds {int(runs.last_round.max())}")
     return on_data(runs, "cifar10", (one_ratio and betas[0] >= betas[1], "; ".join(parts), runs.seed.nunique(), "—", note))
 
 
@@ -255,7 +257,7 @@ def _relative(evidence, value: str):
         seeds.append(difference.n)
         parts.append(f"{display_name(base)} (β = {best:g}) × {np.exp(difference.mean):.2f}")
         spreads.append(f"{display_name(base)} {_factors(difference)}")
-    return on_data(table, "cifar", (holds, "; ".join(parts), min(seeds), "; ".join(spreads), few(min(seeds))))
+    return on_data(table, "cifar", (holds, "; ".join(parts), min(seeds), "; ".join(spreads), notes(few(min(seeds)), TAIL)))
 
 
 def _factors(difference: Paired) -> str:

@@ -175,6 +175,16 @@ def test_setups_of_one_seed_are_not_independent(frame):
     assert three.seeds == 3 and "(n = 3 seeds)" in three.spread
 
 
+def test_averages_over_different_setups_are_said(frame):
+    """With D_r = 0.6 for seed 0 alone, seed 0 is averaged over four setups and seeds 1 and 2 over two."""
+    whole, part = (metrics.summarise(frame(*[r for r in runs() if every or r["seed"] == 0 or r["dirichlet"] == 0.1])) for every in (1, 0))
+    uneven = "not every seed has every setup"
+    assert uneven not in judge("A5", summary=whole).note
+    assert "FedCM: " + uneven in judge("A5", summary=part).note
+    cut = part[(part.seed == 0) | (part.clients == 100)]  # A6 asks for both D_r, so seed 0 alone is left there
+    assert uneven not in judge("A6", summary=cut).note
+
+
 def test_c2_compares_seeds_that_all_methods_have(frame):
     """FedInit alone has seeds 1 and 2, and is slow there: seed 0 decides."""
     few = [

@@ -265,9 +265,10 @@ def _alive(group: int) -> bool:
     return True
 
 
-def test_ctrl_c_in_a_sweep_leaves_everything_resumable(tmp_path):
-    """A terminal sends SIGINT to the whole group: exit code 130, one line, no worker left; started again, the bits of a run never
-    stopped."""
+@pytest.mark.parametrize("end, number", [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)], ids=["terminal", "scheduler"])
+def test_an_ended_sweep_leaves_everything_resumable(tmp_path, end, number):
+    """A terminal sends SIGINT to the whole group, a scheduler SIGTERM to the command: exit code 130, one line, no worker left; started
+    again, the bits of a run never stopped."""
     size = "--data synthetic:200/100 --clients 4 --cohort-size 2 --samples 25 --batch-size 10 --local-epochs 1 --width 4 --rounds 150"
     command = [
         sys.executable,
@@ -286,7 +287,7 @@ def test_ctrl_c_in_a_sweep_leaves_everything_resumable(tmp_path):
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and sum(len(read_history(p)) for p in (tmp_path / "runs").glob("*/history.csv")) < 6:
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
+    end(process.pid, number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors.strip().splitlines()[-1].startswith("fedinit: interrupted")
