@@ -265,6 +265,13 @@ def select(summary: pd.DataFrame, label: str) -> pd.DataFrame:
     return summary[np.array([canonical(name) == canonical(label) for name in summary.label], dtype=bool)]
 
 
+def comparable(summary: pd.DataFrame, row: str, column: str) -> pd.DataFrame:
+    """The runs of those seeds that fill most cells of a table's row, so that what stands side by side comes from the same seeds. `row` and
+    `column` name the columns of `summary` that a table is made by."""
+    cells = summary.groupby([row, "seed"])[column].transform("nunique")
+    return summary[cells == cells.groupby(summary[row]).transform("max")]
+
+
 def paired_difference(
     summary: pd.DataFrame, treatment: str, baseline: str, on: Sequence[str] | None = None, value: str = "accuracy"
 ) -> Paired:

@@ -227,7 +227,7 @@ def q11(evidence):
 def divergence_factors(frame: pd.DataFrame, window: int) -> pd.DataFrame:
     """Δ^t as a multiple of FedAvg's of the same seed and participation: over all and over the active clients, as it is, divided by ‖w‖²,
     and divided by the mean of ‖end − start‖². Means over the last `window` rounds; geometric means over the seeds; runs that diverged are
-    left out. `frame`: the tidy frame of `artefacts.momentum`; index (setup, variant), columns (clients, quantity)."""
+    left out. `frame`: the tidy frame of `artefacts.momentum`; index (setup, variant, seeds, their number), columns (clients, quantity)."""
     frame = frame[~frame.key.isin(frame[frame.diverged == 1].key) & (frame["round"] > frame.rounds - window)]
     over = {"all clients": "divergence_all", "active clients": "divergence_active"}
     divided = {"Δ^t": 1.0, "Δ^t / ‖w‖²": frame.norm, "Δ^t / ‖end − start‖²": frame.movement}
@@ -240,8 +240,8 @@ def divergence_factors(frame: pd.DataFrame, window: int) -> pd.DataFrame:
     for (clients, setup, variant), mine in about[about.variant != "FedAvg"].groupby(["clients", "setup", "variant"], sort=False):
         pairs = [(key, base[clients, seed]) for key, seed in mine.seed.items() if (clients, seed) in base.index]
         if pairs:
-            rows[setup, variant] = np.exp(np.mean([mean.loc[key] - mean.loc[other] for key, other in pairs], axis=0))
-    names = pd.MultiIndex.from_arrays(list(zip(*rows, strict=True)) or [[], []], names=["setup", "variant"])
+            rows[setup, variant, len(pairs)] = np.exp(np.mean([mean.loc[key] - mean.loc[other] for key, other in pairs], axis=0))
+    names = pd.MultiIndex.from_arrays(list(zip(*rows, strict=True)) or [[], [], []], names=["setup", "variant", "seeds"])
     return pd.DataFrame(list(rows.values()), names, mean.columns)
 
 

@@ -149,6 +149,15 @@ def test_pairing_removes_what_the_seeds_share(base, gain):
     assert pair.mean == pytest.approx(gain, abs=1e-9) and pair.std == pytest.approx(0, abs=1e-9)
 
 
+def test_a_table_row_compares_the_seeds_that_its_cells_share():
+    """Base a: seed 0 has both cells, seed 1 one, so seed 0 is left. Base b: no seed has two cells, so all are left."""
+    import pandas as pd
+
+    rows = [("a", 0, "plain"), ("a", 0, "RI"), ("a", 1, "plain"), ("b", 0, "plain"), ("b", 1, "RI")]
+    runs = pd.DataFrame(rows, columns=["base", "seed", "reading"])
+    assert m.comparable(runs, "base", "reading").index.tolist() == [0, 1, 3, 4]
+
+
 def test_acceleration_is_baseline_over_own_per_seed(frame):
     runs = summary(frame, {"fedavg": [0.5, 0.5], "fedcm": [0.5, 0.5]}).assign(rounds_to_target=[40.0, 30.0, 20.0, nan])
     out = m.acceleration(runs)

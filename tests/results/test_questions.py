@@ -193,7 +193,7 @@ def test_divergence_as_multiples_of_fedavg(frame):
     runs = [{**about, "seed": 0}, {**about, "seed": 1}, {**mine, "seed": 0, "divergence": 15.0}, {**mine, "seed": 1, "divergence": 60.0}]
     runs += [{**mine, "seed": 2, "clients": 200}, {**about, "label": "fedavgm", "momentum": 0.5, "diverged_at": 19}]
     table = questions.divergence_factors(frame(*runs), window=5)
-    assert list(table.index) == [("10%-100", "FedInit, start")]
+    assert list(table.index) == [("10%-100", "FedInit, start", 2)]
     assert table.to_numpy().ravel() == pytest.approx([6, 6, 1, 6, 6, 1])
 
 
