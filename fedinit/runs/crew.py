@@ -35,7 +35,9 @@ class _Layout:
 
     def rows(self) -> list[torch.Tensor]:
         count = 1 + len(self.broadcast) + self.places * (2 * len(self.own) + 1)
-        return list(torch.from_file(self.path, shared=True, size=count * self.length, dtype=self.dtype).view(count, self.length))
+        room = -(-self.length // 64) * 64  # each begins where torch lets a vector begin: BLAS adds in another order elsewhere
+        board = torch.from_file(self.path, shared=True, size=count * room, dtype=self.dtype)
+        return list(board.view(count, room)[:, : self.length])
 
     def shared(self, rows: list) -> tuple[torch.Tensor, dict]:
         return rows[0], dict(zip(self.broadcast, rows[1:], strict=False))

@@ -34,7 +34,7 @@ class Memory:
         """The client's vectors. Raises KeyError before its first participation."""
         if client in self._ram:
             return self._ram[client]
-        return load_file(self._path(client, self.rounds[client]), device=str(device))
+        return _load(self._path(client, self.rounds[client]), device)
 
     def put(self, client: int, round: int, vectors: Vectors) -> None:
         """Replace the client's vectors after its participation in `round`."""
@@ -68,7 +68,7 @@ class Memory:
                 pass
         self.rounds, self._written = dict(rounds), dict(rounds)
         if self.keep_in_ram:
-            self._ram = {client: load_file(self._path(client, round), device=str(device)) for client, round in rounds.items()}
+            self._ram = {client: _load(self._path(client, round), device) for client, round in rounds.items()}
 
     def _write(self, client: int, vectors: Vectors) -> None:
         round = self.rounds[client]
@@ -84,3 +84,8 @@ class Memory:
 
     def _path(self, client: int, round: int) -> Path:
         return self.folder / f"client-{client:06d}-round-{round:06d}.safetensors"
+
+
+def _load(path: Path, device: torch.device) -> Vectors:
+    """The vectors of a file, copied: where a vector begins in memory decides in which order BLAS adds, and a file's begin anywhere."""
+    return {name: vector.clone() for name, vector in load_file(path, device=str(device)).items()}

@@ -116,7 +116,7 @@ class Simulation:
         active = self.cohort(self.round)
         received = method.broadcast(self.server)
         cohort = Cohort(w, len(active) / e.clients, self._names)
-        losses, movement = [], 0.0
+        losses, movement, delta = [], 0.0, (math.nan, math.nan)
         for task, result in self.train_clients(map(self._task, active), received, lr):
             losses.append(result.loss)
             if not math.isfinite(result.loss):
@@ -128,8 +128,8 @@ class Simulation:
         else:
             self.w, self.server = method.step(w, self.server, cohort)
             self.sent = frozenset(cohort.sent)
+            delta = self.divergence.server_moved(w, self.w, cohort.total)
         record = dict.fromkeys(COLUMNS, math.nan)
-        delta = self.divergence.server_moved(w, self.w, cohort.total) if len(losses) == len(active) else (math.nan, math.nan)
         self.diverged = not (all(map(math.isfinite, losses)) and math.isfinite(sum(delta)))
         trained = time.perf_counter()
         if evaluate and not self.diverged:
@@ -168,9 +168,10 @@ class Simulation:
         return {name: vector.clone() for name, vector in vectors.items()}, numbers
 
     def restore(self, vectors: dict[str, torch.Tensor], numbers: dict) -> None:
-        self.own, offset = set(numbers["own"]), vectors["offset"]  # a checkpoint that lacks one is refused before anything is taken up
-        self.w, self.divergence.offset = vectors["w"].to(self.device), offset.to(self.device)
-        self.server = {k.removeprefix("server."): v.to(self.device) for k, v in vectors.items() if k.startswith("server.")}
+        own, vectors = set(numbers["own"]), {name: v.to(self.device).clone() for name, v in vectors.items()}  # copied: see `memory._load`
+        offset = vectors["offset"]  # a checkpoint that lacks one is refused before anything is taken up
+        self.own, self.w, self.divergence.offset = own, vectors["w"], offset
+        self.server = {k.removeprefix("server."): v for k, v in vectors.items() if k.startswith("server.")}
         self.round, self.diverged, self.divergence.total = numbers["round"], numbers["diverged"], numbers["divergence"]
 
     def train_here(self, tasks: Iterable[Task], received: Vectors, lr: float) -> Iterator[tuple[Task, local.Local]]:

@@ -21,6 +21,7 @@ from fedinit.data import load_images
 from fedinit.data.known import content
 from fedinit.results.metrics import HISTORY
 from fedinit.runs import packing
+from fedinit.runs.crew import _Layout
 from fedinit.runs.footprint import estimate
 from fedinit.runs.store import SECONDS, read_history
 from fedinit.runs.workers import WorkerDied
@@ -59,6 +60,34 @@ def test_a_run_stopped_after_any_round_and_started_again_has_the_bits_of_one_nev
             run(tiny(method), store=store, memory=memory, checkpoint_seconds=seconds, on_round=bomb)
         assert store.load(tiny(method)) is None
         same(run(tiny(method), store=store, memory=memory).history, whole.history)
+
+
+@pytest.mark.parametrize("memory", ["ram", "disk"])
+def test_resumed_vectors_begin_where_new_ones_do(memory, tmp_path, monkeypatch):
+    """torch begins a vector at a multiple of 64 bytes, a file's tensors begin anywhere; by where they begin MKL's dot adds in another
+    order, so a resumed run had other last bits of Δ^t. Names of several lengths shift the tensors within their files."""
+    seen = []
+    for rounds, method in enumerate(["fedavg", "fedinit", "scaffold+ri", "feddyn", "fedcm", "fedadam"], 2):
+        experiment, restore = tiny(method, rounds=rounds), Simulation.restore
+
+        def watch(self, vectors, numbers, restore=restore):
+            restore(self, vectors, numbers)
+            clients = [self.memory.get(client, self.device) for client in self.memory.rounds]
+            everything = [self.w, self.divergence.offset, *self.server.values(), *(v for mine in clients for v in mine.values())]
+            seen.extend(vector.data_ptr() % 64 for vector in everything)
+
+        run(experiment, store=Store(tmp_path), memory=memory)
+        monkeypatch.setattr(Simulation, "restore", watch)
+        run(experiment.replace(rounds=rounds + 1), store=Store(tmp_path), memory=memory)
+        monkeypatch.setattr(Simulation, "restore", restore)
+    assert len(seen) > 40 and set(seen) == {0}
+
+
+def test_vectors_on_the_board_of_a_crew_begin_where_new_ones_do(tmp_path):
+    """91 numbers a vector, so that rows laid end to end would begin in the middle of one."""
+    layout = _Layout(str(tmp_path / "board"), 91, torch.float32, ("c",), ("c_i", "last"), 4)
+    rows = layout.rows()
+    assert {(row.data_ptr() % 64, row.shape, row.is_contiguous()) for row in rows} == {(0, (91,), True)}
 
 
 def test_stopped_in_the_middle_of_a_round(tmp_path, monkeypatch):
@@ -208,6 +237,13 @@ def test_twins_share_partition_cohorts_batches_and_initial_weights():
     x, y = next(base.batches.train(1, 2)), next(twin.batches.train(1, 2))
     assert torch.equal(x[0], y[0])
     assert torch.equal(x[1], y[1])
+
+
+def test_a_run_whose_only_active_client_diverges_is_a_result(tmp_path):
+    """There is no sum over the cohort then."""
+    experiment = tiny("fedavg", lr=1e20, clip=None, rounds=5, cohort_size=1)
+    done = run(experiment, store=Store(tmp_path))
+    assert done.diverged == len(done.history) < 5 and run(experiment, store=Store(tmp_path)).diverged == done.diverged
 
 
 @pytest.mark.parametrize("seconds", [0.0, 30.0])
