@@ -22,6 +22,21 @@ from fedinit.methods import Method
 
 FORMAT = 2  # part of every key; raised when a change of the code changes numbers
 
+COLUMNS = (  # of a history, one row a round
+    "round",
+    "lr",
+    "train_loss",
+    "test_loss",
+    "test_accuracy",
+    "divergence_all",
+    "divergence_active",
+    "movement",
+    "norm",
+    "train_seconds",
+    "eval_seconds",
+    "active",
+    "diverged",
+)
 PARTITIONS = ("dirichlet", "dirichlet-disjoint", "pathological", "iid")
 MODELS = ("resnet18-gn", "vgg11", "cnn")
 
@@ -176,10 +191,13 @@ class Experiment:
 
     def columns(self) -> dict[str, object]:
         """The fields and the method's hyperparameters as one flat dict: the columns of a tidy frame. The rate is `initial_lr`
-        there, beside the history's `lr` of each round."""
+        there, beside the history's `lr` of each round; a hyperparameter of a name that is taken, such as lr, is `method_lr`."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "method"}
         fields["initial_lr"] = fields.pop("lr")
-        return {"key": self.key, "label": self.label, **fields, **methods.hyperparameters(self.method)}
+        fields = {"key": self.key, "label": self.label, **fields}
+        taken = {*fields, *COLUMNS}
+        own = methods.hyperparameters(self.method).items()
+        return {**fields, **{f"method_{name}" if name in taken else name: value for name, value in own}}
 
     @classmethod
     def from_canonical(cls, values: dict, rounds: int) -> Experiment:

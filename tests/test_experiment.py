@@ -7,8 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from fedinit import BETA, PRESETS, SETUPS, Experiment, InputError, RelaxedInit, make, preset
+from fedinit import BETA, PRESETS, SETUPS, Experiment, InputError, RelaxedInit, Store, make, preset, run
 from fedinit.methods import FedAvg
+from tests.training.tiny import tiny
 
 
 @pytest.mark.parametrize(
@@ -150,3 +151,20 @@ def test_a_method_object_of_ones_own_is_accepted():
     assert e.label == "fedcm+ri"
     assert e.columns()["alpha"] == 0.2
     assert e.columns()["initial_lr"] == 0.1
+
+
+def test_a_hyperparameter_does_not_hide_a_column_of_the_frame(tmp_path):
+    """An own method may call its coefficients lr, seed or round: the frame has them apart, and its own columns as they are."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Own(FedAvg):
+        lr: float = 0.5
+        seed: float = 0.25
+        round: float = 7.0
+        pull: float = 2.0
+
+    experiment = tiny(Own(), seed=3)
+    frame = run(experiment, store=Store(tmp_path)).tidy()
+    assert frame["seed"].unique() == 3 and frame["round"].tolist() == [*range(1, experiment.rounds + 1)]
+    assert [frame[name].unique() for name in ("method_lr", "method_seed", "method_round", "pull")] == [0.5, 0.25, 7.0, 2.0]
+    assert frame.initial_lr.unique() == experiment.lr and frame.lr.iloc[0] == experiment.lr

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import math
 import pickle
 
@@ -29,12 +31,17 @@ def check(method: Method) -> list[str]:
     def rule(holds: bool, text: str, wrong: str) -> None:
         if not holds:
             raise AssertionError(f"{name}: {wrong}")
-        if text not in done:
+        if text and text not in done:
             done.append(text)
 
-    is_frozen = dataclasses.is_dataclass(method) and type(method).__dataclass_params__.frozen
+    kind = type(method)
+    bare = inspect.get_annotations(kind) and "__dataclass_params__" not in vars(kind)  # fields, and the decorator forgotten
+    is_frozen = dataclasses.is_dataclass(method) and kind.__dataclass_params__.frozen and not bare
     rule(is_frozen, "a frozen dataclass", "the method must be a @dataclass(frozen=True); its fields are its hyperparameters.")
-    hash(method)
+    try:
+        hash(method)
+    except TypeError as error:
+        raise AssertionError(f"{name}: a hyperparameter cannot be hashed ({error}); take numbers, strings or tuples.") from None
     done.append("hashable")
     if type(method).__module__ != "__main__":  # classes of a notebook are sent to workers by value, not by plain pickle
         rule(pickle.loads(pickle.dumps(method)) == method, "picklable", "pickling must give back an equal method.")
@@ -60,39 +67,52 @@ def _play(method: Method, rule=lambda holds, text, wrong: None) -> list[float]:
     initial = torch.tensor([0.1, -0.2, 0.3], dtype=torch.float64)
     lr, steps = 0.1, 3
 
-    def call(hook: str, *args):
-        """Run one hook and see that it left its arguments alone."""
+    def slope(i: int, buffer, v):
+        return torch.mul(curvature[i], v - optimum[i], out=buffer)
+
+    def call(hook: str, *args, what: type = dict):
+        """Run one hook; see that it returns what it should, flat vectors all, and left its arguments alone."""
         vectors = [v for a in args for v in (a.values() if isinstance(a, dict) else [a]) if isinstance(v, torch.Tensor)]
         before = [v.clone() for v in vectors]
-        out = getattr(method, hook)(*args)
-        same = all(torch.equal(v, b) for v, b in zip(vectors, before, strict=True))
-        rule(same, f"{hook} leaves its arguments alone", f"{hook} changed a vector that it was given; return a new one.")
-        returned = out.items() if isinstance(out, dict) else [("", out)] if isinstance(out, torch.Tensor) else []
-        for part, v in returned:
+        out = trying(hook, getattr(method, hook), *args)
+        same = all(torch.allclose(v, b, rtol=0, atol=0, equal_nan=True) for v, b in zip(vectors, before, strict=True))
+        given, wrong = "its arguments", "a vector that it was given; return a new one"
+        if hook == "direction":
+            given, wrong = "y", "y; only the gradient may be overwritten"
+        rule(same, f"{hook} leaves {given} alone", f"{hook} changed {wrong}.")
+        kinds = {dict: "a dict of vectors", torch.Tensor: "a flat vector", tuple: "(w, server vectors)"}
+        rule(isinstance(out, what), "", f"{hook} must return {kinds[what]}, not {type(out).__name__}.")
+        if what is tuple:
+            rule(len(out) == 2 and isinstance(out[1], dict), "step returns (w, server)", "step must return (w, server vectors).")
+        returned = {"w": out[0], **out[1]} if what is tuple else out if what is dict else {"": out}
+        for part, v in returned.items():
             good = isinstance(v, torch.Tensor) and v.shape == initial.shape
             rule(good, f"{hook} returns flat vectors", f"{hook} returned {part} that is not a flat vector of the model's d numbers.")
         return out
 
-    names = reads(method, initial.clone())
+    def trying(hook: str, function, *args):
+        try:
+            return function(*args)
+        except Exception as error:
+            raise AssertionError(f"{label(method)}: {hook} raised {type(error).__name__}: {error}") from error
+
+    names = trying("step", reads, method, initial.clone())
     w, server, clients, trace = initial.clone(), call("init_server", initial), {}, []
     for members in _COHORTS:
         cohort = Cohort(w, len(members) / len(curvature), names)
         received = call("broadcast", server)
         for i in members:
             mine = clients[i] if i in clients else call("init_client", initial, w)
-            start = call("start", w, mine)
+            start = call("start", w, mine, what=torch.Tensor)
             constants = call("constants", start, received, mine)
             y, buffer = start.clone(), torch.empty_like(w)
             for _ in range(steps):
-                before = y.clone()
-                d = method.direction(lambda v, i=i, buffer=buffer: torch.mul(curvature[i], v - optimum[i], out=buffer), y, constants)
-                rule(torch.equal(y, before), "direction leaves y alone", "direction changed y; only the gradient may be overwritten.")
-                y = y - lr * d
+                gradient = functools.partial(slope, i, buffer)
+                y = y - lr * call("direction", gradient, y, constants, what=torch.Tensor)
             new = call("keep", received, mine, start, y, lr * steps)
-            cohort.add(start, y, lr * steps, mine, new)
+            trying("step", cohort.add, start, y, lr * steps, mine, new)  # which vectors it compares, step says
             clients[i] = new
-        w, server = method.step(w, server, cohort)
-        rule(isinstance(w, torch.Tensor) and w.shape == initial.shape, "step returns (w, server)", "step must return (w, server vectors).")
+        w, server = call("step", w, server, cohort, what=tuple)
         trace += w.tolist()
     held = [v.data_ptr() for mine in clients.values() for v in mine.values()]
     apart = len(held) == len(set(held))

@@ -103,23 +103,29 @@ def hyperparameters(method: Method) -> dict[str, object]:
     """All hyperparameters of the parts in one flat dict; of two parts with the same name the outer wins."""
     flat: dict[str, object] = {}
     for part in reversed(chain(method)):
-        flat.update({f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name != "base"})
+        flat.update(_fields(part))
     return flat
+
+
+def _fields(part: Method) -> dict[str, object]:
+    """The part's own hyperparameters; whole numbers of a field for decimals as decimals, so that β = 0 and 0.0 are one run."""
+    values = {f: getattr(part, f.name) for f in dataclasses.fields(part) if not (f.name == "base" and isinstance(part, Wrapper))}
+    return {f.name: float(v) if f.type in ("float", float) and type(v) is int else v for f, v in values.items()}
 
 
 def describe(method: Method) -> dict:
     """The method as JSON-ready data: what enters an experiment's key.
 
-    A class from outside the package carries a fingerprint of its source, so that an edited method is another method
-    (what its code calls elsewhere is not seen).
+    A class from outside the package carries a fingerprint of its source and the constants in its body, so that an edited method is
+    another method (what its code calls elsewhere is not seen).
     """
     parts = []
     for part in chain(method):
-        fields = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name != "base"}
-        entry = {"name": _NAMES.get(type(part), type(part).__name__), **fields}
-        if type(part) not in _NAMES:
-            entry["code"] = _fingerprint(type(part))
-        parts.append(entry)
+        if type(part) in _NAMES:
+            parts.append({"name": _NAMES[type(part)], **_fields(part)})
+        else:
+            own = {"code": _fingerprint(type(part)), "constants": _constants(type(part))}
+            parts.append({"name": type(part).__name__, **own, "fields": _fields(part)})
     return {"parts": parts}
 
 
@@ -127,7 +133,7 @@ def rebuild(description: dict) -> Method:
     """The inverse of `describe` for the package's own methods; raises InputError for a user's class."""
     method = None
     for entry in reversed(description["parts"]):
-        fields = {k: v for k, v in entry.items() if k not in ("name", "code")}
+        fields = {k: v for k, v in entry.items() if k != "name"}
         cls = {**BASES, **WRAPPERS}.get(entry["name"])
         if cls is None:
             raise InputError(f"method {entry['name']!r} is not one of the package's; pass the dataclass itself to Experiment(method=…).")
@@ -140,15 +146,26 @@ def _fingerprint(cls: type) -> str:
     value and the cell's text not at all, then knows it by the same digest."""
     if "_fingerprint" not in vars(cls):
         digest = hashlib.sha256()
-        for owner in cls.__mro__:
-            if owner.__module__.startswith("fedinit.methods") or owner is object:
-                continue
-            for name, member in sorted(vars(owner).items()):
-                function = getattr(member, "__func__", member)
-                if inspect.isfunction(function) and not (name.startswith("__") and name != "__post_init__"):
-                    digest.update(f"{name}\n{_source(function)}\n".encode())
+        for name, member in _members(cls):
+            function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+            if inspect.isfunction(function) and not (name.startswith("__") and name != "__post_init__"):
+                digest.update(f"{name}\n{_source(function)}\n".encode())
         cls._fingerprint = digest.hexdigest()
     return vars(cls)["_fingerprint"]
+
+
+def _constants(cls: type) -> dict[str, str]:
+    """What stands in the body of a user's class beside functions, fields and its label."""
+    aside = {"label", "_fingerprint", *(field.name for field in dataclasses.fields(cls))}
+    kinds = (int, float, str, bytes, tuple, list, dict)
+    found = [(name, member) for name, member in _members(cls) if name not in aside and not name.startswith("__")]
+    return {name: repr(member) for name, member in reversed(found) if isinstance(member, kinds)}
+
+
+def _members(cls: type) -> list[tuple[str, object]]:
+    """The members of a user's class and of its ancestors outside the package, by name."""
+    owners = [owner for owner in cls.__mro__ if not owner.__module__.startswith("fedinit.methods") and owner is not object]
+    return [(name, member) for owner in owners for name, member in sorted(vars(owner).items())]
 
 
 def _source(function) -> str:

@@ -13,24 +13,11 @@ import numpy as np
 import pandas as pd
 
 from fedinit.errors import InputError, unknown
+from fedinit.experiment import COLUMNS
 from fedinit.results.names import canonical
 
 #: Columns of a tidy frame that change from round to round; every other column describes the run.
-HISTORY = (
-    "round",
-    "lr",
-    "train_loss",
-    "test_loss",
-    "test_accuracy",
-    "divergence_all",
-    "divergence_active",
-    "movement",
-    "norm",
-    "train_seconds",
-    "eval_seconds",
-    "active",
-    "diverged",
-)
+HISTORY = COLUMNS
 #: What has to agree, besides the method, for two runs to be a pair (those of them that a summary has).
 SETUP = (
     "seed",

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from fedinit.data import Images, load_images
 from fedinit.errors import InputError
-from fedinit.experiment import Experiment
+from fedinit.experiment import COLUMNS, Experiment
 from fedinit.methods.base import Cohort, Vectors, reads
 from fedinit.streams import stream
 from fedinit.training import local
@@ -21,22 +21,6 @@ from fedinit.training.divergence import Divergence
 from fedinit.training.flat import FlatModel, keep_memory
 from fedinit.training.memory import Memory
 from fedinit.training.models import build
-
-COLUMNS = (
-    "round",
-    "lr",
-    "train_loss",
-    "test_loss",
-    "test_accuracy",
-    "divergence_all",
-    "divergence_active",
-    "movement",
-    "norm",
-    "train_seconds",
-    "eval_seconds",
-    "active",
-    "diverged",
-)
 
 
 def pick_device(device: str) -> torch.device:

@@ -329,9 +329,41 @@ class HidesState(FedAvg):
         return w + cohort.moved / len(COUNTER), server
 
 
+def broken(**hooks) -> Method:
+    """FedAvg with some hooks replaced, each given as a function without self."""
+    body = {name: (lambda self, *args, hook=hook: hook(*args)) for name, hook in hooks.items()} | {"__module__": "__main__"}
+    return dataclass(frozen=True)(type("Broken", (FedAvg,), body))()
+
+
+class Undecorated(FedAvg):
+    mu: float = 0.1
+
+
+@dataclass(frozen=True)
+class HoldsAList(FedAvg):
+    rates: tuple = ()
+
+    def __post_init__(self):
+        object.__setattr__(self, "rates", [0.1])
+
+
 @pytest.mark.parametrize(
     ("method", "words"),
     [
+        (broken(step=lambda w, server, cohort: (w.add_(cohort.moved), server)), "step changed a vector"),
+        (broken(step=lambda w, server, cohort: w + cohort.moved), "step must return .w, server vectors., not Tensor"),
+        (broken(step=lambda w, server, cohort: None), "step must return .w, server vectors., not NoneType"),
+        (broken(step=lambda w, server, cohort: (w + cohort.moved, {"v": cohort.moved[:2]})), "step returned v that is not a flat"),
+        (broken(step=lambda w, server, cohort: (w + server["v"], server)), "step raised KeyError: 'v'"),
+        (broken(step=lambda w, server, cohort: (w * float("nan"), server)), "results are not finite"),
+        (broken(direction=lambda gradient, y, constants: gradient(y)[:1]), "direction returned"),
+        (broken(direction=lambda gradient, y, constants: 1.0), "direction must return a flat vector, not float"),
+        (broken(direction=lambda gradient, y, constants: gradient(y.mul_(2))), "direction changed y"),
+        (broken(direction=lambda gradient, y, constants: gradient(y) * float("nan")), "results are not finite"),
+        (broken(keep=lambda *_: None), "keep must return a dict"),
+        (broken(start=lambda w, mine: w + mine["gone"]), "start raised KeyError: 'gone'"),
+        (Undecorated(), "frozen"),
+        (HoldsAList(), "cannot be hashed"),
         (ChangesItsInput(), "start changed a vector"),
         (DeadHyperparameter(), "strength changes nothing"),
         (SharesABuffer(), "share one buffer"),
@@ -343,6 +375,30 @@ class HidesState(FedAvg):
 def test_check_names_the_broken_rule(method, words):
     with pytest.raises(AssertionError, match=words):
         check(method)
+
+
+def own(body: str) -> dict:
+    """What enters the key of a method whose class has this body, as if it stood in a notebook's cell."""
+    text = f"@dataclass(frozen=True)\nclass Own(FedAvg):\n{body}\n    def start(self, w, mine):\n        return w * self.mu\n"
+    cell = f"<cell {body}>"
+    linecache.cache[cell] = (len(text), None, text.splitlines(True), cell)
+    names = {"__name__": "__main__", "dataclass": dataclass, "FedAvg": FedAvg}
+    exec(compile(text, cell, "exec"), names)
+    return describe(names["Own"]())
+
+
+def test_whatever_is_edited_in_a_class_makes_another_method():
+    """A constant of the body, a property, a field's value under any name; the label, which tables print, does not."""
+    bodies = ["    mu = 0.1", "    mu = 0.9", "    _mu = 0.1\n    mu = 0.1", "    mu: float = 0.1", "    mu: float = 0.9"]
+    bodies += [f"    {name}: float = {value}\n    mu = 0.1" for name in ("base", "code", "name", "fields") for value in (0.5, 0.9)]
+    bodies += [f"    @property\n    def mu(self):\n        return {value}" for value in (0.1, 0.9)]
+    described = [str(own(body)) for body in bodies]
+    assert len(set(described)) == len(bodies)
+    assert own("    mu = 0.1\n    label = 'mine'") == own("    mu = 0.1\n    label = 'yours'")
+
+
+def test_a_whole_number_is_the_same_decimal():
+    assert describe(make("fedinit", beta=0)) == describe(make("fedinit", beta=0.0)) != describe(make("fedinit", beta=0.1))
 
 
 def test_reads_finds_what_a_step_looks_at():
