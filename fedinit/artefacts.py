@@ -24,7 +24,7 @@ from fedinit.experiment import PRESETS, SETUPS, Experiment, preset
 from fedinit.results.metrics import HISTORY, rule_text
 from fedinit.results.names import canonical, data_name, display_name
 from fedinit.runs.provenance import commit, versions
-from fedinit.runs.store import Run, Store
+from fedinit.runs.store import Run, Store, read_json
 from fedinit.runs.sweep import sweep
 
 METHODS = ("fedavg", "fedadam", "fedsam", "scaffold", "feddyn", "fedcm", "fedinit")  # the columns of Tables 4 and 5
@@ -476,8 +476,7 @@ def committed_data(preset_name: str) -> str | None:
     """The identity of the preset's images behind its committed histories, where they were read from a file: a clone without that file finds
     the histories by it, and draws from them without training."""
     for file in sorted((figures_folder(preset_name) / "runs").glob("*/experiment.json")):
-        data, record = json.loads(file.read_text())["data"], file.with_name("provenance.json")
-        images = json.loads(record.read_text()).get("images") if record.exists() else None
+        data, images = read_json(file).get("data", ""), read_json(file.with_name("provenance.json")).get("images")
         if data.startswith("sha256:") and CONTENT.get(images) == PRESETS[preset_name]["data"]:
             return data
     return None

@@ -320,6 +320,8 @@ def _sweep(arguments) -> None:
             raise InputError(f"--grid {item!r}: {name} is given {other} too; allowed: once, NAME=VALUE[,VALUE…] with all its values.")
         if name == "seed":
             raise InputError(f"--grid {item!r}: seeds are given by --seeds, such as --seeds {values}.")
+        if name == "rounds":
+            raise InputError(f"--grid {item!r}: a run holds the runs of fewer rounds; ask for the most with --rounds.")
         grid = [{**point, name: value(name, text, kinds[name])} for point in grid for text in values.split(",")]
     seeds = _numbers("seeds", arguments.seeds)
     experiments = [

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from fedinit import artefacts
 from fedinit.results.ledger import FAILS, HOLDS, NOT_REPRODUCED, NOT_TESTED, REPRODUCED
-from fedinit.runs.store import read_history
+from fedinit.runs.store import read_history, read_json
 
 PICTURES = (".svg", ".png")  # the first that is there is shown
 DOWNLOADS = (".png", ".svg", ".pdf", ".csv", ".tex")
@@ -242,11 +242,7 @@ def _rule(rule: dict) -> str:
 def _record(key: str, stores: Sequence[Path]) -> tuple[dict, dict] | None:
     """(canonical experiment, provenance) of a stored run."""
     for store in stores:
-        files = store / key / "experiment.json", store / key / "provenance.json"
-        try:
-            experiment, provenance = (json.loads(file.read_text(encoding="utf-8")) if file.exists() else {} for file in files)
-        except ValueError:
-            continue
+        experiment, provenance = (read_json(store / key / f"{name}.json") for name in ("experiment", "provenance"))
         if experiment or provenance:
             return experiment, provenance
     return None

@@ -45,6 +45,14 @@ def checkout(tmp_path):
     return tmp_path
 
 
+def test_a_damaged_committed_record_does_not_hide_the_images(checkout, monkeypatch):
+    monkeypatch.setattr(artefacts, "checkout", lambda: checkout)
+    runs = sorted((checkout / "figures" / "small" / "runs").iterdir())
+    (runs[0] / "experiment.json").write_text('{"data')
+    (runs[1] / "provenance.json").write_text("[]")
+    assert artefacts.committed_data("small") == DIGEST
+
+
 def text(notebook: Path) -> str:
     return "".join(str(cell.get("outputs", "")) for cell in nbformat.read(notebook, 4).cells)
 

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -23,7 +23,7 @@ from fedinit.experiment import Experiment
 from fedinit.runs import packing
 from fedinit.runs.crew import Crew
 from fedinit.runs.provenance import now, provenance
-from fedinit.runs.store import Run, Store, read_history, write_atomic
+from fedinit.runs.store import Run, Store, read_history, read_json, write_atomic
 from fedinit.runs.workers import check_jobs, cores
 from fedinit.training.memory import Memory
 from fedinit.training.rounds import COLUMNS, Simulation
@@ -35,7 +35,7 @@ WORTH_A_CREW = 60.0  # seconds of training that must be left before further proc
 def run(
     experiment: Experiment,
     *,
-    store: Store | None = None,
+    store: Store | str | Path | None = None,
     images: Images | None = None,
     device: str = "auto",
     threads: int = 1,
@@ -53,7 +53,7 @@ def run(
     process is computing the same run, this call waits for it and reads.
 
     Parameters
-        store               where (default: `Store()`)
+        store               where, or its folder (default: `Store()`)
         images              the data set, if it is loaded already
         device              "auto", "cpu", "cuda", "mps"
         threads             of torch's, while computing; recorded, since sums may differ in the last bit with their number
@@ -68,14 +68,19 @@ def run(
 
     Raises InputError for bad arguments, before any work.
     """
+    if not isinstance(experiment, Experiment):
+        raise InputError(f"run takes an Experiment, not {type(experiment).__name__}; make one with Experiment(…) or preset(…).")
+    if images is not None and images.identity != (asked := experiment.canonical()["data"]):
+        raise InputError(f"images = {images.identity!r} are not the experiment's data, {asked!r}; load_images(experiment.data) are.")
     packing.memory(memory, [], 1, device)
     check_jobs(jobs, threads)
     for name, value in (("evaluate_every", evaluate_every), ("evaluate_last", evaluate_last)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InputError(f"{name} = {value!r} is not allowed; allowed: a whole number of rounds ≥ 1.")
-    store = store or Store()
+    store = store if isinstance(store, Store) else Store(store)
     found = store.load(experiment)
     if found is not None:
+        tell_few_tests([found], evaluate_every, evaluate_last)
         return found
     with store.lock(experiment):
         if (found := store.load(experiment)) is None:  # else the process that we waited for has done it
@@ -101,6 +106,22 @@ def run(
 def rounds_tested(rounds: int, evaluate_every: int = 1, evaluate_last: int = 1) -> list[int]:
     """The rounds (from 1) in which a run of so many rounds tests the global model."""
     return [t for t in range(1, rounds + 1) if t % evaluate_every == 0 or t > rounds - evaluate_last]
+
+
+def tell_few_tests(runs: Iterable[Run], evaluate_every: int, evaluate_last: int) -> None:
+    """Say on stderr which stored runs were tested in fewer rounds than is asked for now: a rule sees only these tests."""
+    few = []
+    for found in runs:
+        history = found.history[found.history.diverged == 0]
+        asked = rounds_tested(found.experiment.rounds, evaluate_every, evaluate_last)
+        missing = set(asked) & set(history["round"][history.test_accuracy.isna()])
+        if missing:
+            tested = int(history.test_accuracy.notna().sum())
+            few.append(f"{found.experiment.label} seed {found.experiment.seed} ({tested} of {len(history)} rounds, {found.folder})")
+    if few:
+        more = f" and {len(few) - 3} more" if len(few) > 3 else ""
+        told = f"fedinit: stored with fewer tests than asked for: {', '.join(few[:3])}{more}."
+        print(f"{told} What is reported rests on these; to test more, delete the folder and run again.", file=sys.stderr)
 
 
 def _compute(experiment, store, images, device, threads, jobs, evaluate, memory, checkpoint_seconds, compiled, on_round) -> None:
@@ -162,25 +183,44 @@ def _resume(simulation: Simulation, folder: Path) -> Path:
                 vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
                 metadata = file.metadata()
             numbers = json.loads(metadata["numbers"])
+            _check_fits(simulation, vectors, numbers)
             if numbers["round"] <= len(done):
                 simulation.memory.restore({int(c): r for c, r in json.loads(metadata["clients"]).items()}, simulation.device)
                 simulation.restore(vectors, numbers)
                 done = done.iloc[: simulation.round]
-        except (SafetensorError, FileNotFoundError, KeyError, TypeError, ValueError) as error:  # damaged from outside: the run starts again
+        except (
+            SafetensorError,
+            FileNotFoundError,
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+        ) as error:  # damaged from outside: the run starts again
             print(f"fedinit: checkpoint {state} is damaged ({error}); the run starts again from its first round.", file=sys.stderr)
             simulation.memory.restore({}, simulation.device)
     if simulation.round == 0:
         done = done.iloc[:0]
         shutil.rmtree(folder / "checkpoint")
         (folder / "checkpoint").mkdir()
-    lines = history.read_text().splitlines(keepends=True)[: len(done) + 1] if len(done) else [",".join(COLUMNS) + "\n"]
+    text = history.read_text(encoding="utf-8", errors="replace") if len(done) else ""  # a torn tail is cut off here
+    lines = text.splitlines(keepends=True)[: len(done) + 1] if len(done) else [",".join(COLUMNS) + "\n"]
     write_atomic(history, "".join(lines))
     return history
 
 
+def _check_fits(simulation: Simulation, vectors: dict[str, torch.Tensor], numbers: dict) -> None:
+    """Raise ValueError for a checkpoint of another model or with a part missing."""
+    form = {(vector.shape, vector.dtype) for vector in vectors.values()}
+    expected = simulation.state()[0]
+    if form != {(simulation.w.shape, simulation.w.dtype)} or expected.keys() - vectors.keys():
+        raise ValueError("its vectors are not this model's and method's")
+    if not (numbers["round"] >= 1 and isinstance(numbers["divergence"], float)):
+        raise ValueError("its numbers are not a run's")
+
+
 def _write_provenance(folder: Path, attempt: dict, about: dict) -> None:
     path = folder / "provenance.json"
-    attempts = json.loads(path.read_text())["attempts"] if path.exists() else []
+    attempts = read_json(path).get("attempts", [])
     write_atomic(path, json.dumps({"attempts": [*attempts, attempt], **about}, indent=1) + "\n")
 
 

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import os
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,8 +81,7 @@ class Store:
             history = read_history(folder / "history.csv")
             history = history[history["round"] <= experiment.rounds]
             if len(history) and (len(history) == experiment.rounds or history["diverged"].iloc[-1]):
-                provenance = folder / "provenance.json"
-                return Run(experiment, history, json.loads(provenance.read_text()) if provenance.exists() else {}, folder)
+                return Run(experiment, history, read_json(folder / "provenance.json"), folder)
         return None
 
     def rounds_done(self, experiment: Experiment) -> int:
@@ -117,18 +118,30 @@ class Store:
         attempt ended), and the experiment as a dict."""
         rows = []
         for file in sorted(self.folder.glob("*/experiment.json")):
-            canonical, history = json.loads(file.read_text()), read_history(file.with_name("history.csv"))
+            canonical, history = read_json(file), read_history(file.with_name("history.csv"))
+            if "method" not in canonical:
+                print(f"fedinit: {file} is damaged; the run is left out until it is run again.", file=sys.stderr)
+                continue
             size = sum(path.stat().st_size for path in file.parent.rglob("*") if path.is_file())
             name = called([part["name"] for part in reversed(canonical["method"]["parts"])])
             diverged = bool(len(history)) and bool(history["diverged"].iloc[-1])
-            record = file.with_name("provenance.json")
-            images = json.loads(record.read_text()).get("images") if record.exists() else None
+            images = read_json(file.with_name("provenance.json")).get("images")
             rows.append((file.parent.name, name, canonical["seed"], len(history), diverged, size, images, canonical))
         return pd.DataFrame(rows, columns=["key", "label", "seed", "rounds", "diverged", "bytes", "images", "experiment"])
 
 
+def read_json(path: Path) -> dict:
+    """The dict in a file; empty where there is none, or none that can be read: what it says of a run is not the run."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def read_history(path: Path) -> pd.DataFrame:
-    """A history without a torn last line; empty if there is none. Numbers come back with the bits that were written."""
+    """A history up to a torn last line, or to a row that is not the next round's; empty if there is none. Numbers come back with the bits
+    that were written."""
     text = path.read_bytes().decode("utf-8", errors="replace") if os.path.exists(path) else ""
     whole = text[: text.rfind("\n") + 1]
     if not whole:
@@ -136,6 +149,7 @@ def read_history(path: Path) -> pd.DataFrame:
     kinds = {**dict.fromkeys(COLUMNS, float), "round": int, "diverged": int, "active": str}
     try:
         rows = list(csv.DictReader(io.StringIO(whole)))
+        rows = [row for _, row in itertools.takewhile(lambda pair: int(pair[1]["round"]) == pair[0], enumerate(rows, 1))]
         return pd.DataFrame({name: [kinds[name](row[name]) for row in rows] for name in COLUMNS})
     except (KeyError, TypeError, ValueError, csv.Error):  # damaged from outside: not a history, so the run is played again
         return pd.DataFrame(columns=list(COLUMNS))

@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from pathlib import Path
 
 import cloudpickle
 import pandas as pd
@@ -15,7 +16,7 @@ from fedinit.experiment import Experiment
 from fedinit.runs import packing
 from fedinit.runs.footprint import estimate
 from fedinit.runs.progress import Progress
-from fedinit.runs.run import run
+from fedinit.runs.run import run, tell_few_tests
 from fedinit.runs.store import Run, Store
 from fedinit.runs.workers import check_jobs, cores, killed, pool, stop
 
@@ -36,7 +37,7 @@ def sweep(
     jobs: int | None = None,
     device: str = "auto",
     threads: int = 1,
-    store: Store | None = None,
+    store: Store | str | Path | None = None,
     evaluate_every: int = 1,
     evaluate_last: int = 1,
     memory: str = "auto",
@@ -74,13 +75,15 @@ def sweep(
     check_jobs(jobs, threads, here=engine == "local")
     if gpu_share is not None and (engine != "ray" or isinstance(gpu_share, bool) or not 0 < gpu_share <= 1):
         raise InputError(f"gpu_share = {gpu_share!r} is not allowed; allowed: a number in (0, 1], with engine='ray' (else set jobs).")
-    store = store or Store()
+    store = store if isinstance(store, Store) else Store(store)
     longest: dict[str, Experiment] = {}
     for experiment in experiments:
         known = longest.get(experiment.key)
         if known is None or known.rounds < experiment.rounds:
             longest[experiment.key] = experiment
-    pending = [experiment for experiment in longest.values() if store.load(experiment) is None]
+    stored = {key: store.load(experiment) for key, experiment in longest.items()}
+    pending = [experiment for key, experiment in longest.items() if stored[key] is None]
+    tell_few_tests(filter(None, stored.values()), evaluate_every, evaluate_last)
     if pending:
         store.check_writable()
     options = {
@@ -110,9 +113,9 @@ def sweep(
     return frame(experiments, store)
 
 
-def frame(experiments: Iterable[Experiment], store: Store | None = None) -> pd.DataFrame:
+def frame(experiments: Iterable[Experiment], store: Store | str | Path | None = None) -> pd.DataFrame:
     """The tidy frame of stored runs, each once; raises InputError if one is missing."""
-    store, runs = store or Store(), []
+    store, runs = store if isinstance(store, Store) else Store(store), []
     for experiment in {(experiment.key, experiment.rounds): experiment for experiment in experiments}.values():
         found = store.load(experiment)
         if found is None:

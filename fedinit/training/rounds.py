@@ -28,7 +28,9 @@ def pick_device(device: str) -> torch.device:
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device == "auto":
         return torch.device(next(name for name in ("cuda", "mps", "cpu") if available[name]))
-    if not available.get(str(device).split(":")[0], False):
+    kind, colon, number = str(device).partition(":")
+    count = {"cuda": torch.cuda.device_count()}.get(kind, 1)
+    if not available.get(kind, False) or (colon and not (number.isdecimal() and int(number) < count)):
         names = ", ".join(name for name, there in available.items() if there)
         raise InputError(f"device = {device!r} is not available here; allowed: auto, {names}.")
     return torch.device(device)

@@ -15,6 +15,8 @@ import pandas as pd
 import psutil
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from fedinit import FedAvg, InputError, Simulation, Store, frame, run, simulate, sweep
 from fedinit.data import load_images
@@ -192,9 +194,12 @@ def test_a_torn_last_line_is_dropped_and_a_half_written_checkpoint_is_not_seen(t
 
 
 @pytest.mark.parametrize("memory", ["ram", "disk"])
-@pytest.mark.parametrize("damage", ["state", "client", "history", "garbage"])
+@pytest.mark.parametrize(
+    "damage", ["state", "size", "server", "numbers", "client", "last", "history", "garbage", "tail", "twice", "record"]
+)
 def test_a_run_whose_files_were_damaged_starts_again(tmp_path, capsys, damage, memory):
-    """Garbage in the checkpoint, a client's file gone, a history cut short: played again from the start, with the same bits."""
+    """Garbage in the checkpoint, vectors of another model, a part of it or a client's file gone, a history cut short or with a tail of
+    another file or a row twice, a record that is none: played again, from the start where need be, with the same bits."""
     whole = run(tiny("scaffold+ri", rounds=6), store=Store(tmp_path / "whole"))
     store = Store(tmp_path / "damaged")
     folder = run(tiny("scaffold+ri"), store=store).folder
@@ -202,12 +207,48 @@ def test_a_run_whose_files_were_damaged_starts_again(tmp_path, capsys, damage, m
         (folder / "checkpoint" / "state.safetensors").write_bytes(b"garbage")
     elif damage == "client":
         next((folder / "checkpoint").glob("client-*")).unlink()
+    elif damage == "last":
+        save_file({"c_i": torch.zeros(3)}, next((folder / "checkpoint").glob("client-*")))
+    elif damage in ("size", "server", "numbers"):
+        state = folder / "checkpoint" / "state.safetensors"
+        with safe_open(state, "pt") as file:
+            vectors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+        if damage == "size":
+            vectors["w"] = vectors["w"][:-1]
+        elif damage == "server":
+            del vectors["server.c"]
+        else:
+            metadata["numbers"] = json.dumps(json.loads(metadata["numbers"]) | {"divergence": None})
+        save_file(vectors, state, metadata=metadata)
+    elif damage == "record":
+        (folder / "provenance.json").write_text("[]")
+        (folder / "experiment.json").write_text('{"meth')
+    elif damage == "tail":
+        with open(folder / "history.csv", "ab") as file:
+            file.write(b"\xff\xfe\x00abc")
+    elif damage == "twice":
+        lines = (folder / "history.csv").read_text().splitlines(keepends=True)
+        (folder / "history.csv").write_text("".join([*lines[:3], *lines[2:-1]]))
+        assert store.load(tiny("scaffold+ri")) is None
     elif damage == "garbage":
         (folder / "history.csv").write_bytes(bytes(range(256)) * 3)
     else:
         (folder / "history.csv").write_text((folder / "history.csv").read_text()[:300])
     same(run(tiny("scaffold+ri", rounds=6), store=store, memory=memory).history, whole.history)
-    assert ("damaged" in capsys.readouterr().err) == (damage in ("state", "client"))
+    assert ("is damaged" in capsys.readouterr().err) == (damage in ("state", "size", "server", "numbers", "client", "last"))
+
+
+@pytest.mark.parametrize("text", ["", "null", "{}", "[]", '{"method'])
+def test_a_damaged_record_hides_one_run_at_most(tmp_path, capsys, text):
+    """Without its provenance a run is still a run; without its experiment it is not listed, and all others are."""
+    store = Store(tmp_path)
+    one, two = (run(tiny("fedavg", rounds=1, seed=seed), store=store) for seed in (0, 1))
+    for done in (one, two):
+        (done.folder / "provenance.json").write_text(text)
+    assert len(store.runs()) == 2 and store.load(one.experiment).provenance == {}
+    (one.folder / "experiment.json").write_text(text)
+    assert store.runs().seed.tolist() == [1] and store.load(one.experiment) is not None
+    assert "experiment.json is damaged" in capsys.readouterr().err
 
 
 def test_the_same_bits_with_one_and_two_jobs_and_in_any_order(tmp_path):
@@ -516,3 +557,24 @@ def test_a_damaged_client_file_starts_the_run_again(tmp_path, memory, capsys):
     file.write_bytes(file.read_bytes()[:-40])
     same(run(experiment, store=store, memory=memory).history, whole)
     assert "is damaged" in capsys.readouterr().err
+
+
+def test_fewer_tests_than_asked_for_are_told(tmp_path, capsys):
+    """Tested in round 4 alone, then asked for every round: rounds 1 to 3 are missing. What is asked for and there is not told."""
+    experiment = tiny("fedavg", rounds=4)
+    run(experiment, store=tmp_path, evaluate_every=4)
+    run(experiment, store=tmp_path, evaluate_every=4)
+    sweep([experiment], store=str(tmp_path), evaluate_every=4, progress=False)
+    assert capsys.readouterr().err == ""
+    for again in (lambda: run(experiment, store=tmp_path), lambda: sweep([experiment], store=tmp_path, progress=False)):
+        again()
+        assert "fedavg seed 0 (1 of 4 rounds, " in (told := capsys.readouterr().err) and told.count("\n") == 1
+
+
+def test_what_is_not_the_experiments_is_refused(tmp_path):
+    """Other images would be stored under the key of its own."""
+    with pytest.raises(InputError, match=r"images = 'synthetic.* are not the experiment's data"):
+        run(tiny(), store=tmp_path, images=load_images("synthetic:90/20"))
+    with pytest.raises(InputError, match="run takes an Experiment, not str"):
+        run("fedinit", store=tmp_path)
+    assert not list(tmp_path.iterdir())

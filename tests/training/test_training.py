@@ -297,6 +297,9 @@ def test_devices():
     assert pick_device("auto").type in ("cpu", "cuda", "mps")
     with pytest.raises(InputError, match=r"device = 'tpu'.*allowed: auto, cpu"):
         pick_device("tpu")
+    for wrong in ("cpu:x", "cpu:-1", "cpu:3", "cpu:", "cuda:99"):
+        with pytest.raises(InputError, match=f"device = '{wrong}'.*allowed: auto, cpu"):
+            pick_device(wrong)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU, none is here")
