@@ -48,6 +48,7 @@ BAD = {
     "grid twice": (["sweep", "--grid", "beta=0", "--grid", "beta=0.1"], "beta is given in another --grid too"),
     "grid and option": (["sweep", "--grid", "lr-decay=0.9,1", "--lr-decay", "1"], "lr_decay is given by --lr-decay too"),
     "grid of seeds": (["sweep", "--grid", "seed=0,1"], "by --seeds, such as --seeds 0,1"),
+    "grid of rounds": (["sweep", "--grid", "rounds=1,2"], "a run holds the runs of fewer rounds"),
     "grid value": (["sweep", "--grid", "beta=0,x"], "beta = 'x'"),
     "grid of fields": (["sweep", "--grid", "dirichlet=0.1,0"], "dirichlet = 0"),
     "seeds": (["sweep", "--seeds", "0;1"], "seeds"),
