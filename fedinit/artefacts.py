@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -497,6 +498,16 @@ def keep_histories(folder: Path, stores: Sequence[Path]) -> None:
                 for file in ("experiment.json", "history.csv", "provenance.json"):
                     if (found / file).exists():
                         shutil.copy(found / file, folder / "runs" / key / file)
+
+
+def output_folder(folder: str | Path) -> Path:
+    """The folder, made if it is missing. Raises InputError if nothing can be written there."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()  # asked by doing: permissions alone do not tell
+    except OSError as error:
+        raise InputError(f"out = {str(folder)!r} cannot be written ({error.strerror}); name a folder of yours with --out.") from None
+    return Path(folder)
 
 
 def figures_folder(preset_name: str) -> Path:

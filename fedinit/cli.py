@@ -409,9 +409,9 @@ def _reproduce(arguments) -> int:
 
 
 def _bench(arguments) -> None:
-    from pathlib import Path
-
+    from fedinit.artefacts import output_folder
     from fedinit.bench import report, work
+    from fedinit.training.rounds import pick_device
 
     _machine(arguments)
     methods = [name.strip() for name in arguments.methods.split(",")]
@@ -419,12 +419,12 @@ def _bench(arguments) -> None:
         work(name, arguments.model, arguments.width, batch=arguments.batch_size)  # bad input is refused before any work
     print(
         report(
-            Path(arguments.out),
+            output_folder(arguments.out),
             methods,
             arguments.model,
             arguments.width,
             arguments.repeats,
-            arguments.device,
+            str(pick_device(arguments.device)),
             arguments.threads,
             arguments.batch_size,
         )

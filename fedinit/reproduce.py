@@ -531,10 +531,8 @@ def reproduce(
     store = _with_committed(store or Store(), preset)
     if not redraw and any(store.load(experiment) is None for experiments in wanted.values() for experiment in experiments):
         store.check_writable()
-    try:
-        (folder / "notebooks").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"out = {str(folder)!r} cannot be written ({error.strerror}); name a folder of yours with --out.") from None
+    artefacts.output_folder(folder)
+    artefacts.output_folder(folder / "notebooks")
 
     began, at_once = time.monotonic(), min(AT_ONCE, workers)
     with Teller(sys.stderr if json_output else sys.stdout, max(map(len, notebooks))) as say, Player(store, say, at_once) as player:

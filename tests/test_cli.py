@@ -62,6 +62,8 @@ BAD = {
     "runs of sweep": (["sweep", "--runs", "/proc/none"], "--runs"),
     "runs of reproduce": (["reproduce", "--runs", "/proc/none"], "--runs"),
     "runs without a name": (["run", "--runs", ""], "--runs: '' is not allowed"),
+    "out of bench is a file": (["bench", "--out", __file__], "cannot be written (File exists); name a folder of yours with --out"),
+    "out of bench": (["bench", "--out", "/proc/none"], "cannot be written"),
     "out of reproduce": (["reproduce", "--out", " "], "--out: ' ' is not allowed"),
     "runs of a long name": (["run", "--runs", "x" * 300], "cannot be written"),
     "runs of status": (["status", "--runs", "none/of/that/name"], "--runs 'none/of/that/name': no folder"),

@@ -104,7 +104,8 @@ def load_images(data: str | os.PathLike) -> Images:
     data = _text(data)
     if _is_digest(data):
         raise InputError(
-            f"data = {data!r}: the images with this digest are not at hand, only their name; pass the path of the .npz file or folder."
+            f"data = {data!r}: the images with this digest are not at hand, only results of them; name them by --data: cifar10, or "
+            "the path of the .npz file or folder."
         )
     return _load(data, identity(data))
 
