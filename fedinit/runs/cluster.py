@@ -287,13 +287,20 @@ def _play(key: str, experiment: Experiment, images: Images, stored: dict, option
 
 
 @contextlib.contextmanager
-def _scratch() -> Iterator[str]:
-    """A temporary folder; those of tasks that were killed here before go with it."""
+def _scratch() -> Iterator[Path]:
+    """A folder in a temporary one; those of tasks that were killed here before go with it.
+
+    Its content goes before the lock by which a later task knows that nobody uses it, should this task be killed while it tidies up.
+    """
     for held in Path(tempfile.gettempdir()).glob("fedinit-ray-*/.held"):
         with contextlib.suppress(Timeout, OSError), FileLock(held, timeout=0):
             shutil.rmtree(held.parent, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix="fedinit-ray-", ignore_cleanup_errors=True) as scratch, FileLock(Path(scratch) / ".held"):
-        yield scratch
+    with tempfile.TemporaryDirectory(prefix="fedinit-ray-", ignore_cleanup_errors=True) as folder, FileLock(Path(folder) / ".held"):
+        scratch = Path(folder) / "runs"
+        try:
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _records(play: Callable[[Callable[[dict], None]], None]) -> Iterator[dict]:
