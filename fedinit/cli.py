@@ -1,4 +1,4 @@
-"""The command line: run, sweep, status, plan, reproduce. Human output on a terminal, `--json` for programs."""
+"""The command line: run, sweep, status, plan, reproduce, bench. Human output on a terminal, `--json` for programs."""
 
 from __future__ import annotations
 
@@ -102,14 +102,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fedinit {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    machine = _Parser(add_help=False)
-    group = machine.add_argument_group("machine (changes no number)")
-    group.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default auto)")
-    group.add_argument("--threads", type=_whole, default=1, help="threads a process (default 1)")
+    stored = _Parser(add_help=False)
+    group = stored.add_argument_group("store (changes no number)")
     group.add_argument(
         "--runs", type=_folder, metavar="FOLDER", help="where runs are stored (default $FEDINIT_RUNS, or runs/ of the checkout)"
     )
     group.add_argument("--json", action="store_true", help="print JSON, nothing else, on standard output")
+
+    machine = _Parser(add_help=False, parents=[stored])
+    group = machine.add_argument_group("machine (changes no number)")
+    group.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default auto)")
+    group.add_argument("--threads", type=_whole, default=1, help="threads a process (default 1)")
 
     settings = _Parser(add_help=False)
     settings.add_argument("--preset", default="quick", help=f"{', '.join(PRESETS)} (default quick)")
@@ -146,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--gpu-share", metavar="0–1", help="part of a GPU that a run takes, with --engine ray (default: from its memory)")
     sweep.set_defaults(command=_sweep)
 
-    status = commands.add_parser("status", parents=[machine], help="what is stored", **_shape("status"))
+    status = commands.add_parser("status", parents=[stored], help="what is stored", **_shape("status"))
     status.set_defaults(command=_status)
 
     artefacts = _Parser(add_help=False)
@@ -229,7 +232,8 @@ def value(name: str, text: str, kind: str):
 
 
 def _numbers(name: str, text: str) -> list[int]:
-    return [value(name, part, "int") for part in text.split(",")]
+    """"0,1", with or without the brackets that papermill needs."""
+    return [value(name, part, "int") for part in text.strip("[] ").split(",")]
 
 
 def _kinds() -> dict[str, str]:

@@ -65,6 +65,8 @@ BAD = {
     "out of bench is a file": (["bench", "--out", __file__], "cannot be written (File exists); name a folder of yours with --out"),
     "out of bench": (["bench", "--out", "/proc/none"], "cannot be written"),
     "out of reproduce": (["reproduce", "--out", " "], "--out: ' ' is not allowed"),
+    "out of reproduce is a file": (["reproduce", "--out", __file__], "cannot be written (File exists); name a folder of yours with --out"),
+    "device of status": (["status", "--device", "cpu"], "unrecognized arguments: --device"),
     "runs of a long name": (["run", "--runs", "x" * 300], "cannot be written"),
     "runs of status": (["status", "--runs", "none/of/that/name"], "--runs 'none/of/that/name': no folder"),
     "data of plan": (["plan", "--data", "no/such.npz"], "no such file"),
@@ -156,7 +158,7 @@ def test_no_runs_yet_is_no_fault(capsys):
 
 def test_sweep_over_methods_seeds_and_grid(capsys):
     assert (
-        cli.main(["sweep", "--methods", "fedavg+ri,scaffold+ri", "--seeds", "0,1", "--grid", "beta=0,0.1", "--jobs", "1", "--json", *TINY])
+        cli.main(["sweep", "--methods", "fedavg+ri,scaffold+ri", "--seeds", "[0, 1]", "--grid", "beta=0,0.1", "--jobs", "1", "--json", *TINY])
         == 0
     )
     rows = json.loads(capsys.readouterr().out)
