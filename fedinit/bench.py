@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedinit.data import load_images
+from fedinit.errors import InputError
 from fedinit.experiment import Experiment
 from fedinit.methods import make
 from fedinit.streams import stream
@@ -31,11 +32,16 @@ EPOCHS = 5  # local epochs, as in the paper
 
 
 def work(method: str, model: str, width: int, *, active: int = 2, steps: int = 10, batch: int = 50) -> Experiment:
-    """A round of `active` clients, `steps` local steps each (a multiple of the five epochs), at the paper's rates, on embedded images."""
+    """A round of `active` clients, `steps` local steps each (a multiple of the five epochs), at the paper's rates, on embedded images.
+
+    Every client is active in every round: after the round of warm-up all of them have their vectors.
+    """
+    if steps % EPOCHS:
+        raise InputError(f"steps = {steps} is not allowed; allowed: a multiple of the {EPOCHS} local epochs.")
     return Experiment(
         method=make(method),
         data="synthetic:5000/500",
-        clients=20,
+        clients=active,
         cohort_size=active,
         samples=batch * steps // EPOCHS,
         batch_size=batch,
@@ -144,8 +150,8 @@ def overhead(width: int = 64, model: str = "resnet18-gn", *, rounds: int = 5, **
     return pd.DataFrame({"seconds": table.median(), "share": table.div(table["round"], axis=0).median()})
 
 
-def report(folder: Path, methods: Sequence[str], model: str, width: int, repeats: int, device: str, threads: int, batch: int) -> str:
-    """Measure, write bench.csv and bench.png into `folder`, return the text for a terminal."""
+def report(folder: Path, methods: Sequence[str], model: str, width: int, *, repeats=5, device="cpu", threads=1, batch=50, steps=10) -> str:
+    """Measure, write bench.csv and bench.png into `folder`, return the text for a terminal. `steps`: of a client in a round."""
     from matplotlib import pyplot as plt
 
     from fedinit.results import style
@@ -155,14 +161,15 @@ def report(folder: Path, methods: Sequence[str], model: str, width: int, repeats
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        measured = compare(methods, model, width, repeats=repeats, device=device, batch=batch)
-        parts = overhead(width, model, rounds=repeats, batch=batch) if device == "cpu" else None
+        measured = compare(methods, model, width, repeats=repeats, device=device, batch=batch, steps=steps)
+        parts = overhead(width, model, rounds=repeats, batch=batch, steps=steps) if device == "cpu" else None
     finally:
         torch.set_num_threads(before)
     table = ratios(measured, "plain loop")
     table["over FedAvg"] = ratios(measured, "fedavg")["ratio"] if "fedavg" in table.index else float("nan")
     folder.mkdir(parents=True, exist_ok=True)
-    measured.assign(model=model, width=width, batch=batch, device=device, threads=threads).to_csv(folder / "bench.csv", index=False)
+    measured = measured.assign(model=model, width=width, batch=batch, steps=steps, device=device, threads=threads)
+    measured.to_csv(folder / "bench.csv", index=False)
     with style.use_style():
         figure, ax = plt.subplots(figsize=(style.COLUMN, 0.5 + 0.22 * len(table)))
         names = [name if name == "plain loop" else display_name(name) for name in table.index]
@@ -181,7 +188,8 @@ def report(folder: Path, methods: Sequence[str], model: str, width: int, repeats
         figure.savefig(folder / "bench.png")
         plt.close(figure)
     hardware = provenance(torch.device(device), threads)["hardware"]
-    head = f"{model} width {width}, batch {batch}, float32, {device} ({hardware}), threads {threads}; {repeats} interleaved repeats"
+    head = f"{model} width {width}, batch {batch}, {steps} local steps, float32, {device} ({hardware}), threads {threads}; "
+    head += f"{repeats} interleaved repeats"
     text = f"{head}\n{table.to_string(float_format=lambda x: f'{x:.3f}')}\nratio below 1: faster than the plain loop"
     if parts is not None:
         text += f"\n\nwhere a FedAvg round goes\n{parts.to_string(float_format=lambda x: f'{x:.4f}')}"

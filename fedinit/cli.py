@@ -175,6 +175,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--model", default="resnet18-gn", help="default resnet18-gn")
     bench.add_argument("--width", type=_whole, default=64, help="default 64")
     bench.add_argument("--batch-size", type=_whole, default=50, help="default 50")
+    bench.add_argument("--steps", type=_whole, default=10, help="local steps of a client, in five epochs (default 10; the paper's 50)")
     bench.add_argument("--repeats", type=_whole, default=5, help="interleaved rounds of each (default 5)")
     bench.add_argument("--device", default="cpu", help="cpu or cuda (default cpu)")
     bench.add_argument("--threads", type=_whole, default=1, help="default 1")
@@ -419,18 +420,19 @@ def _bench(arguments) -> None:
 
     _machine(arguments)
     methods = [name.strip() for name in arguments.methods.split(",")]
-    for name in methods:
-        work(name, arguments.model, arguments.width, batch=arguments.batch_size)  # bad input is refused before any work
+    for name in methods:  # bad input is refused before any work
+        work(name, arguments.model, arguments.width, batch=arguments.batch_size, steps=arguments.steps)
     print(
         report(
             output_folder(arguments.out),
             methods,
             arguments.model,
             arguments.width,
-            arguments.repeats,
-            str(pick_device(arguments.device)),
-            arguments.threads,
-            arguments.batch_size,
+            repeats=arguments.repeats,
+            device=str(pick_device(arguments.device)),
+            threads=arguments.threads,
+            batch=arguments.batch_size,
+            steps=arguments.steps,
         )
     )
 

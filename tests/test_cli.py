@@ -65,7 +65,8 @@ BAD = {
     "out of bench is a file": (["bench", "--out", __file__], "cannot be written (File exists); name a folder of yours with --out"),
     "out of bench": (["bench", "--out", "/proc/none"], "cannot be written"),
     "out of reproduce": (["reproduce", "--out", " "], "--out: ' ' is not allowed"),
-    "out of reproduce is a file": (["reproduce", "--out", __file__], "cannot be written (File exists); name a folder of yours with --out"),
+    "out of reproduce is a file": (["reproduce", "--out", __file__], "cannot be written (File exists); name a folder"),
+    "steps of bench": (["bench", "--steps", "7"], "steps = 7 is not allowed; allowed: a multiple of the 5"),
     "device of status": (["status", "--device", "cpu"], "unrecognized arguments: --device"),
     "runs of a long name": (["run", "--runs", "x" * 300], "cannot be written"),
     "runs of status": (["status", "--runs", "none/of/that/name"], "--runs 'none/of/that/name': no folder"),
@@ -157,10 +158,8 @@ def test_no_runs_yet_is_no_fault(capsys):
 
 
 def test_sweep_over_methods_seeds_and_grid(capsys):
-    assert (
-        cli.main(["sweep", "--methods", "fedavg+ri,scaffold+ri", "--seeds", "[0, 1]", "--grid", "beta=0,0.1", "--jobs", "1", "--json", *TINY])
-        == 0
-    )
+    methods = ["--methods", "fedavg+ri,scaffold+ri", "--seeds", "[0, 1]", "--grid", "beta=0,0.1"]
+    assert cli.main(["sweep", *methods, "--jobs", "1", "--json", *TINY]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {(row["label"], row["seed"], row["beta"]) for row in rows} == {
         (m, s, b) for m in ("fedinit", "scaffold+ri") for s in (0, 1) for b in (0.0, 0.1)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from fedinit.methods.base import number
 from fedinit.methods.fedavg import FedAvg
 
@@ -38,4 +40,5 @@ class FedCM(FedAvg):
         return {"momentum": (1 - self.alpha) * received["m"]}
 
     def direction(self, gradient, y, constants):
-        return constants["momentum"].add(gradient(y), alpha=self.alpha)
+        g = gradient(y)
+        return torch.add(constants["momentum"], g, alpha=self.alpha, out=g)

@@ -39,7 +39,7 @@ class FedDyn(Method):
         return {"pull": self.lamb * (mine["h_i"] - start)}
 
     def direction(self, gradient, y, constants):
-        return gradient(y).add(y, alpha=self.lamb).add_(constants["pull"])
+        return gradient(y).add_(y, alpha=self.lamb).add_(constants["pull"])
 
     def keep(self, received, mine, start, end, lr_sum):
         return {"h_i": mine["h_i"] + (end - start)}

@@ -27,4 +27,4 @@ class FedProx(FedAvg):
         return {"anchor": start}
 
     def direction(self, gradient, y, constants):
-        return gradient(y).add(y - constants["anchor"], alpha=self.mu)
+        return gradient(y).add_(y - constants["anchor"], alpha=self.mu)

@@ -36,7 +36,7 @@ class Scaffold(FedAvg):
         return {"correction": received["c"] - mine["c_i"]}
 
     def direction(self, gradient, y, constants):
-        return gradient(y) + constants["correction"]
+        return gradient(y).add_(constants["correction"])
 
     def keep(self, received, mine, start, end, lr_sum):
         return {"c_i": mine["c_i"] - received["c"] - (end - start) / lr_sum}

@@ -42,6 +42,7 @@ class FlatModel:
         for conv in self._convs:  # these write their gradients into the flat one themselves, unless two share a weight
             conv.slot = slots.get(conv.weight) if small_maps and conv.small and owners[conv.weight] == 1 else None
         self._slots = list(slots.values())
+        self._unmet = [tap for conv in self._convs if conv.slot is not None for tap in conv.unmet()]
         self._bound: torch.Tensor | None = None
 
     def __len__(self) -> int:
@@ -80,7 +81,8 @@ class FlatModel:
             self.bind(vector)
             loss = self.loss(x, y)
             if self._gradient._version != self._written:  # a method has written into it: where no gradient goes there must be zeros again
-                self._gradient.zero_()
+                for tap in self._unmet:
+                    tap.zero_()
             grads = torch.autograd.grad(loss, self.parameters, allow_unused=True)
             if first:
                 losses.append(loss.detach())

@@ -28,17 +28,24 @@ class Conv(nn.Conv2d):
     def __init__(self, inputs: int, outputs: int, stride: int = 1, *, side: int, bias: bool = False):
         super().__init__(inputs, outputs, 3, stride, 1, bias=bias)
         out = -(-side // stride)
+        self.side = side
         self.small = out <= 2 or (out <= 4 and inputs >= 256)
         self.slot: torch.Tensor | None = None
         self.taken = False  # the slot, by an earlier use in the same forward pass
 
     def forward(self, x):
         training = torch.is_grad_enabled()
-        if self.slot is None or (training and self.taken):
+        if self.slot is None or (training and self.taken) or x.shape[2:] != (self.side, self.side):
             return super().forward(x)
         self.taken = training
         y = _Taps.apply(x, self.weight, self.slot, self.stride[0])
         return y if self.bias is None else y + self.bias[:, None, None]
+
+    def unmet(self) -> list[torch.Tensor]:
+        """The views of the slot, one a tap, that `_Taps` leaves as they are: of the taps that meet no data."""
+        met = {tap for chosen, _, _ in _plan(self.side, self.side, self.stride[0], self.weight.dtype).groups for tap in range(9)[chosen]}
+        taps = _pixels(self.slot)
+        return [taps[tap] for tap in range(9) if tap not in met]
 
 
 class Pointwise(nn.Conv2d):
