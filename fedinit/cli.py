@@ -233,7 +233,7 @@ def value(name: str, text: str, kind: str):
 
 
 def _numbers(name: str, text: str) -> list[int]:
-    """"0,1", with or without the brackets that papermill needs."""
+    """ "0,1", with or without the brackets that papermill needs."""
     return [value(name, part, "int") for part in text.strip("[] ").split(",")]
 
 
