@@ -326,13 +326,13 @@ class Artefact:
         """(seconds a round of each method as `runs.timing.time_rounds` gives them, when and where they were timed).
 
         Those kept in the folder, if the same code, versions and hardware made them; else, or with `again`, they are timed now and kept.
-        Where that cannot be, and under `redraw`, whatever is kept is shown. Empty if nothing is.
+        Where that cannot be, whatever is kept is shown, and under `redraw` also that of the preset's own folder. Empty if nothing is.
         """
         possible, why = self._possible(experiments, stored=False)
         if possible and (again or self.must_time(experiments)):
             return kept.time_again(self.folder, possible, REPEATS[self.preset], self.device)
-        found = kept.kept_times(self.folder)
-        if found is None:
+        found = kept.kept_times(self.folder) or (self.redraw and kept.kept_times(figures_folder(self.preset)))
+        if not found:
             print(f"not timed. {why}")
             return pd.DataFrame(), ""
         return found[:2]

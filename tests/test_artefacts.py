@@ -124,6 +124,7 @@ def test_seconds_are_measured_once_and_again_when_something_else_would_make_them
     for change in ({"hardware": "an abacus"}, {"code": "0"}, {"versions": {"torch": "0"}}):
         record.write_text(json.dumps(json.loads(record.read_text()) | change))
         assert ratio(redraw=True) == len(timed), "kept ones are shown, whoever made them"
+        assert ratio(redraw=True, out=tmp_path / "copy") == len(timed), "those of the preset's own folder, where another has none"
         assert ratio() == len(timed) and json.loads(record.read_text()) != change
     record.write_text(json.dumps(json.loads(record.read_text()) | {"began": "2000-12-31", "commit": "another"}))
     assert ratio() == len(timed) == 7  # date and commit are told, not compared

@@ -51,7 +51,9 @@ def make(text: str, **hyperparameters) -> Method:
     first, *rest = text.strip().lower().split("+")
     first, *inner = SHORT.get(first, first).split("+")
     if first not in BASES:
-        raise unknown("method", text, [*BASES, *SHORT, *(f"{base}+{wrapper}" for base in BASES for wrapper in WRAPPERS)])
+        wrapped = [f"{base}+{wrapper}" for base in BASES for wrapper in WRAPPERS]
+        wrapped.remove("lagged+ri")  # which RelaxedInit refuses
+        raise unknown("method", text, [*BASES, *SHORT, *wrapped])
     classes = [BASES[first]]
     for name in inner + rest:
         if name not in WRAPPERS:

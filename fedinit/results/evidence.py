@@ -13,7 +13,8 @@ from fedinit.results.published import EM_DASH
 
 PAIR = ("seed", "data", "model", "clients", "cohort_size", "dirichlet")  # what two runs that are compared share
 TAIL = "means of the last tenth of the rounds"
-WANTED = {"summary": "Tables 4 to 8", "summary100": "Table 5"}  # whose runs a claim asks for, where the name does not say it
+# whose runs a claim asks for, where the name does not say it
+WANTED = {"summary": "Tables 4 to 8", "summary100": "Table 5", "noise": "open_questions"}
 
 
 @dataclass(frozen=True)

@@ -94,9 +94,9 @@ def rule_text(rule: str, window: int = 50, filter_width: int = 5, every: int = 1
     if rule not in RULES:
         raise unknown("rule", rule, RULES)
     smoothing = (
-        f"a {filter_width}-round moving average"
+        f"a moving average of {filter_width} tests"
         if every == 1
-        else f"a moving average of {filter_width} evaluations (one every {every} rounds)"
+        else f"a moving average of {filter_width} tests (one every {every} rounds)"
     )
     return {
         "smoothed_max": f"maximum of the last {window} rounds after {smoothing}",

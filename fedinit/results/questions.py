@@ -14,14 +14,13 @@ from fedinit.results.evidence import (
     difference_of,
     ends_by_beta,
     few,
-    gain,
     larger,
     matched,
     notes,
     on_data,
     points,
 )
-from fedinit.results.judges import improves_each, judges
+from fedinit.results.judges import improves_each, judges, noises
 from fedinit.results.metrics import Paired, by_seed, paired, select
 from fedinit.results.names import display_name, variants, with_setup
 
@@ -147,18 +146,7 @@ def gains_by_ratio(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@judges("Q6")
-def q6(evidence):
-    """FedInit − FedAvg with both noises minus FedInit − FedAvg without, of the same seed, is larger than zero."""
-    runs = evidence.need("noise")
-    off, on = runs[runs.client_noise == 0], runs[runs.client_noise > 0]
-    if on.empty or off.empty:
-        raise NotTested("the runs with and without noise are not both there")
-    with_noise, without = gain(on, "fedinit", "fedavg"), gain(off, "fedinit", "fedavg")
-    holds, _, seeds, spread, note = larger(difference_of(with_noise, without), runs)
-    means = matched(with_noise, without)
-    measured = f"{points(means[0])} with, {points(means[1])} without"
-    return on_data(runs, "cifar10", (holds, measured, seeds, spread, note))
+judges("Q6")(noises)
 
 
 @judges("Q7")

@@ -88,10 +88,10 @@ def rate_curves(seeds: int = 5, beta: float = BETA, rounds=ROUNDS, runs: int = 8
 
 
 def slope(x, y) -> float:
-    """The exponent p of a power law y ∝ x^p: the least-squares slope of log y against log x. Values below 1e-30 (nothing but
-    rounding is left) are dropped; NaN with fewer than two points."""
+    """The exponent p of a power law y ∝ x^p: the least-squares slope of log y against log x. Values below 1e-24 (of distances
+    of 1e-12, where rounding begins to be what is left) are dropped; NaN with fewer than two points."""
     x, y = np.asarray(x, float), np.asarray(y, float)
-    keep = y > 1e-30
+    keep = y > 1e-24
     return float(np.polyfit(np.log(x[keep]), np.log(y[keep]), 1)[0]) if keep.sum() > 1 else float("nan")
 
 

@@ -54,7 +54,7 @@ def summary(frame):
     return metrics.summarise(frame(*runs()), target=0.4)
 
 
-@pytest.mark.parametrize("claim", ["A1", "A2", "A4", "A5", "A6", "M4"])
+@pytest.mark.parametrize("claim", ["A1", "A2", "A4", "A5", "M4"])
 def test_claims_hold_where_the_data_were_made_to_agree(summary, claim):
     verdict = judge(claim, summary=summary)
     assert verdict.verdict == L.REPRODUCED, verdict

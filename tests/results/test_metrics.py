@@ -176,6 +176,6 @@ def test_mean_std_is_the_sample_deviation():
 
 
 def test_rule_text():
-    assert m.rule_text("smoothed_max") == "maximum of the last 50 rounds after a 5-round moving average"
-    assert "5 evaluations (one every 2 rounds)" in m.rule_text("smoothed_max", every=2)
+    assert m.rule_text("smoothed_max") == "maximum of the last 50 rounds after a moving average of 5 tests"
+    assert "5 tests (one every 2 rounds)" in m.rule_text("smoothed_max", every=2)
     assert set(m.RULES) == {"smoothed_max", "last_mean", "max"} and all(m.rule_text(rule) for rule in m.RULES)

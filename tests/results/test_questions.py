@@ -117,7 +117,24 @@ def test_noise():
     rows = [row(m, at + seed * g, seed) for seed in (0, 1) for m, at, g in (("fedavg", 50, 0), ("fedinit", 54, 1))]
     rows += [row(m, at - seed * g, seed, client_noise=0.3) for seed in (0, 1) for m, at, g in (("fedavg", 40, 0), ("fedinit", 47, 1))]
     answer = judge("Q6", noise=rows)
-    assert answer.verdict == "holds" and answer.measured == "+6.50 points with, +4.50 points without" and "two seeds" in answer.note
+    assert answer.verdict == "holds" and "two seeds" in answer.note
+    assert answer.measured == "+6.50 points with both noises, +4.50 points without"
+
+
+@pytest.mark.parametrize(
+    "by_split, by_noise, verdict",
+    [(5, 6, L.REPRODUCED), (5, 3, L.NOT_REPRODUCED), (3, 6, L.NOT_REPRODUCED), (5, None, L.NOT_TESTED), (3, None, L.NOT_REPRODUCED)],
+)
+def test_heterogeneity_is_both_the_split_and_the_noise(by_split, by_noise, verdict):
+    """A6. RI gains 4 at D_r 0.6 and `by_split` at 0.1; 4 without noise and `by_noise` with (None: not run). One half that fails decides."""
+    two = ((0.1, by_split), (0.6, 4))
+    runs = [row(m, 50 + g * (m == "fedinit"), seed, dirichlet=d) for d, g in two for seed in range(3) for m in ("fedavg", "fedinit")]
+    two = ((0.0, 4), (0.3, by_noise)) if by_noise else ()
+    noise = [row(m, 40 + g * (m == "fedinit"), s, client_noise=std) for std, g in two for s in (0, 1) for m in ("fedavg", "fedinit")]
+    answer = judge("A6", summary=runs, noise=noise)
+    assert answer.verdict == verdict and answer.seeds == (2 if by_noise else 3)
+    assert answer.measured.startswith(f"+{by_split}.00 points at D_r 0.1, +4.00 points at D_r 0.6")
+    assert not by_noise or answer.measured.endswith(f"; +{by_noise}.00 points with both noises, +4.00 points without")
 
 
 def test_newcomers(momentum):
