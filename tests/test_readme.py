@@ -1,5 +1,6 @@
 """Every command and every Python block of the README runs. Sizes and data that a test cannot have are replaced, nothing else."""
 
+import importlib.metadata
 import os
 import re
 import shlex
@@ -82,6 +83,29 @@ def test_every_notebook_is_in_the_readme_and_the_other_way_round():
         assert f"`{notebook.stem}`" in text
 
 
+def test_every_package_that_is_installed_is_pinned():
+    """Those that a requirement of a requirement brings along, too: without a pin pip chooses, and an older one searches for minutes."""
+    from packaging.requirements import Requirement
+
+    pinned = {_plain(line.split("==")[0]) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    wanted, seen = [("fedinit", frozenset({"test"}))], set()
+    while wanted:
+        name, extras = wanted.pop()
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        for requirement in map(Requirement, importlib.metadata.requires(name) or ()):
+            if requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in extras or {""}):
+                wanted.append((_plain(requirement.name), frozenset(requirement.extras)))
+    names = {name for name, _ in seen} - {"fedinit", "pip", "setuptools"}
+    assert "coverage" in names
+    assert not {name for name in names - pinned if not re.match("nvidia-|cuda-|triton", name)}  # torch names these to the digit
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def test_the_three_files_of_requirements_agree():
     """environment.yml and the Makefile take their pins from constraints.txt; every requirement of pyproject.toml is pinned there, inside
     its range."""
@@ -90,7 +114,7 @@ def test_the_three_files_of_requirements_agree():
     from packaging.requirements import Requirement
 
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
-    pins = {re.sub(r"[-_.]+", "-", name).lower(): version.split("+")[0] for name, version in pins.items()}
+    pins = {_plain(name): version.split("+")[0] for name, version in pins.items()}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [r for name, group in project["optional-dependencies"].items() if name == "test" for r in group]
     for requirement in map(Requirement, project["dependencies"] + extras):
