@@ -1,6 +1,7 @@
 """Every test has a run store and data folder of its own, no network, no display, one thread."""
 
 import os
+import signal
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -8,6 +9,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import torch
 from filelock import FileLock
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a shell's background job; the commands under test are to be interrupted by it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
