@@ -232,11 +232,6 @@ def value(name: str, text: str, kind: str):
     return plain
 
 
-def _numbers(name: str, text: str) -> list[int]:
-    """ "0,1", with or without the brackets that papermill needs."""
-    return [value(name, part, "int") for part in text.strip("[] ").split(",")]
-
-
 def _kinds() -> dict[str, str]:
     from fedinit.experiment import Experiment
     from fedinit.methods.registry import BASES, WRAPPERS
@@ -328,12 +323,13 @@ def _sweep(arguments) -> None:
         if name == "rounds":
             raise InputError(f"--grid {item!r}: a run holds the runs of fewer rounds; ask for the most with --rounds.")
         grid = [{**point, name: value(name, text, kinds[name])} for point in grid for text in values.split(",")]
-    seeds = _numbers("seeds", arguments.seeds)
+    from fedinit.artefacts import listed
+    from fedinit.runs.sweep import chosen, sweep
+
+    seeds = listed("seeds", arguments.seeds, int)
     experiments = [
         _experiment(arguments, method.strip(), seed, point) for method in arguments.methods.split(",") for point in grid for seed in seeds
     ]
-    from fedinit.runs.sweep import chosen, sweep
-
     here = chosen(arguments.engine) == "local"
     if here:
         _machine(arguments)
@@ -438,6 +434,7 @@ def _bench(arguments) -> None:
 
 
 def _artefacts(arguments) -> dict:
+    from fedinit.artefacts import listed
     from fedinit.experiment import PRESETS
 
     if arguments.preset not in PRESETS:
@@ -447,7 +444,7 @@ def _artefacts(arguments) -> dict:
         "preset": arguments.preset,
         "only": None if arguments.only is None else arguments.only.split(","),
         "data": arguments.data,
-        "seeds": None if arguments.seeds is None else _numbers("seeds", arguments.seeds),
+        "seeds": None if arguments.seeds is None else listed("seeds", arguments.seeds, int),
         "jobs": arguments.jobs,
         "device": arguments.device,
         "threads": arguments.threads,

@@ -482,7 +482,7 @@ def _theory(claim_id: str):
             measured,
             seeds,
             spread,
-            "measured on federated quadratics" + ("; exponents to within 0.15" if rows.quantity.str.contains("exponent").any() else ""),
+            "measured on federated quadratics" + ("; exponents: tolerance 0.15" if rows.quantity.str.contains("exponent").any() else ""),
         )
 
     judges(claim_id)(judge)
