@@ -122,3 +122,10 @@ def test_the_three_files_of_requirements_agree():
     for name in ("environment.yml", "Makefile"):
         assert "constraints.txt" in (ROOT / name).read_text()
         assert "[test]" in (ROOT / name).read_text()
+
+
+def test_a_script_beside_the_clone(tmp_path):
+    """A folder named fedinit (the clone) next to a script does not hide the installed package."""
+    (tmp_path / "fedinit").mkdir()
+    (tmp_path / "mine.py").write_text("import fedinit\nprint(fedinit.preset('quick', 'fedinit').label)\n", encoding="utf-8")
+    assert execute([sys.executable, "mine.py"], tmp_path).stdout.strip() == "FedInit"
