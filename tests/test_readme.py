@@ -127,5 +127,5 @@ def test_the_three_files_of_requirements_agree():
 def test_a_script_beside_the_clone(tmp_path):
     """A folder named fedinit (the clone) next to a script does not hide the installed package."""
     (tmp_path / "fedinit").mkdir()
-    (tmp_path / "mine.py").write_text("import fedinit\nprint(fedinit.preset('quick', 'fedinit').label)\n", encoding="utf-8")
-    assert execute([sys.executable, "mine.py"], tmp_path).stdout.strip() == "FedInit"
+    (tmp_path / "mine.py").write_text("import fedinit\nprint(fedinit.preset('quick', 'fedinit').method.beta)\n", encoding="utf-8")
+    assert execute([sys.executable, "mine.py"], tmp_path).stdout.strip() == "0.1"
