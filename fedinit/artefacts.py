@@ -214,7 +214,7 @@ RUNS: dict[str, tuple[Callable[..., list[Experiment]], ...]] = {
     "schematic": (),
     "table2_3_theory": (),
     "data_heterogeneity": (),
-    "table4_cifar10": (table4,),
+    "table4_cifar10": (table4, noise),
     "table6_plugin": (table6, table6_neutral),
     "table7_8_time": (table8,),
     "figure1_sensitivity": (figure1_epochs, figure1_beta),

@@ -35,6 +35,7 @@ READING = (  # the order on the page: the ledger, then as in the paper
     "open_questions",
     "your_own_method",
 )
+WIDE = 12  # a table of more columns is set smaller
 ENLARGED = 1.6  # pictures are drawn for paper, with 8 pt text
 KINDS = {REPRODUCED: "yes", NOT_REPRODUCED: "no", NOT_TESTED: "open"}
 MARKS = {**KINDS, HOLDS: "yes", FAILS: "no"}  # and the answers to our own questions, which are not counted with the paper's claims
@@ -127,9 +128,11 @@ def _table(name: str, fragment: str) -> Markup:
     own = f"T_{re.sub(r'[^A-Za-z0-9_-]', '_', name)}"
     text = re.sub(r'(?<=#)T_t(?=[ _{,])|(?<=id=")T_t(?=[_"])', own, fragment)
     text = re.sub(r"<caption\b.*?</caption>", "", text, flags=re.S)
-    text = re.sub(r'<table border="\d+"', "<table", text)
+    text = re.sub(r'<table border="\d+" class="dataframe"', "<table", text)
     text = re.sub(r"<th></th>((?:\s*<th>[^<]+</th>)+\s*</tr>)\s*<tr>\s*<th>([^<]+)</th>(?:\s*<th></th>)+\s*</tr>", r"<th>\2</th>\1", text)
-    text = re.sub(r"<table\b", f'<table aria-labelledby="caption-{name}"', text, count=1)
+    row = re.search(r"<tbody>\s*<tr.*?</tr>", text, flags=re.S)
+    wide = ' class="wide"' if row and len(re.findall(r"<t[hd]\b", row[0])) > WIDE else ""
+    text = re.sub(r"<table\b", f'<table{wide} aria-labelledby="caption-{name}"', text, count=1)
     head, body, rest = text.partition("</thead>")
     text = re.sub(r"<th(?=[ >])", '<th scope="col"', head) + body + re.sub(r"<th(?=[ >])", '<th scope="row"', rest)
     for verdict, kind in MARKS.items():

@@ -131,7 +131,7 @@ def test_every_artefact_has_a_plan():
 
     wanted = _wanted("quick", None, None, None)
     assert list(wanted) == list(artefacts.RUNS)
-    assert len(_longest(wanted["table4_cifar10"])) == 7 * 2 * 2 * 2  # methods, participations, splits, seeds
+    assert len(_longest(wanted["table4_cifar10"])) == 7 * 2 * 2 * 2 + 2 * 2  # methods, participations, splits, seeds; noise: methods, seeds
     assert set(_longest(wanted["table7_8_time"])) <= set(_longest(wanted["table4_cifar10"]))
 
 

@@ -134,7 +134,7 @@ def table_2() -> pd.DataFrame:
             ("Theorem 9", "interpolation", "PŁ", "O(2 log(KT)/(ζμKT))", "E f(w^T) − f*", "Õ(T^−2)"),
         ],
         columns=["theorem", "gradients", "function", "η", "bounded", "order"],
-    )
+    ).set_index("theorem")
 
 
 def table_3() -> pd.DataFrame:
@@ -149,4 +149,4 @@ def table_3() -> pd.DataFrame:
             ("FedInit, interpolation, Σβ^t bounded", "O(K / (CS))", "Theorem 15"),
         ],
         columns=["method", "order", "source"],
-    )
+    ).set_index("method")
