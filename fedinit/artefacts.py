@@ -32,7 +32,7 @@ METHODS = ("fedavg", "fedadam", "fedsam", "scaffold", "feddyn", "fedcm", "fedini
 SPLITS = (0.6, 0.1)  # D_r
 SEEDS = {"quick": (0, 1), "small": (0,), "paper": (0, 1, 2)}
 MORE_SEEDS = {  # of methods whose comparison decides claims, where three seeds of everything take too long
-    "small": dict.fromkeys(("fedavg", "fedinit", "scaffold", "scaffold+ri", "feddyn", "fedcm", "fedavgm", "lagged"), (0, 1, 2)),
+    "small": dict.fromkeys((*METHODS, "scaffold+ri", "fedavgm", "lagged"), (0, 1, 2)),
 }
 MODELS = {"quick": ("cnn",), "small": ("resnet18-gn",), "paper": ("resnet18-gn", "vgg11")}
 DATA100 = {"quick": "synthetic100:3000/500", "small": "cifar100", "paper": "cifar100"}

@@ -180,11 +180,11 @@ def test_histories_behind_figures_are_kept_beside_them(tmp_path):
 
 
 def test_deciding_methods_have_more_seeds_unless_seeds_are_named():
-    """`small`: FedAdam and FedSAM (in 4 columns) one seed, the other five methods three; named seeds hold for all."""
-    assert len(artefacts.table4("small", None)) == 4 * (5 * 3 + 2 * 1)
+    """`small`: all seven methods (in 4 columns) three seeds; with RI, FedInit and SCAFFOLD three, the other four one; named seeds hold for all."""
+    assert len(artefacts.table4("small", None)) == 4 * 7 * 3
     assert len(artefacts.table4("small", (0, 1))) == 4 * 7 * 2
     both = artefacts.table6("small", None)  # six bases and their twins, FedInit under its other spelling
-    assert sorted({e.seed for e in both if e.label == "fedinit"}) == [0, 1, 2] and len(both) == 4 * (6 * 3 + 6 * 1)
+    assert sorted({e.seed for e in both if e.label == "fedinit"}) == [0, 1, 2] and len(both) == 4 * (8 * 3 + 4 * 1)
     assert len(artefacts.table4("quick", None)) == 4 * 7 * 2
 
 
