@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ from fedinit.experiment import PRESETS, SETUPS, Experiment, preset
 from fedinit.results.metrics import HISTORY, rule_text
 from fedinit.results.names import canonical, data_name, display_name
 from fedinit.runs.provenance import commit, versions
-from fedinit.runs.store import Run, Store, read_json
+from fedinit.runs.store import Run, Store, read_history, read_json, write_atomic
 from fedinit.runs.sweep import sweep
 
 METHODS = ("fedavg", "fedadam", "fedsam", "scaffold", "feddyn", "fedcm", "fedinit")  # the columns of Tables 4 and 5
@@ -485,19 +484,21 @@ def committed_data(preset_name: str) -> str | None:
 
 def keep_histories(folder: Path, stores: Sequence[Path]) -> None:
     """Copy the histories behind the figures of a folder, as its sidecars name them, to <folder>/runs, without checkpoints: committed with
-    the figures, they are what a clone draws from."""
+    the figures, they are what a clone draws from. Of several copies the one with most rounds is kept: a run that was begun again elsewhere
+    never replaces a finished one."""
     for sidecar in folder.glob("*.json"):
         try:
             keys = json.loads(sidecar.read_text(encoding="utf-8"))["runs"]
         except (ValueError, KeyError, TypeError):  # not a sidecar
             continue
         for key in keys:
-            found = next((store / key for store in stores if (store / key / "history.csv").exists()), None)
-            if found is not None and found.parent != folder / "runs":
+            places = [root / key for root in (*stores, folder / "runs")]
+            found = max(places, key=lambda place: len(read_history(place / "history.csv")))  # the first of the longest, as `Store.load`
+            if found.parent != folder / "runs" and (found / "history.csv").exists():
                 (folder / "runs" / key).mkdir(parents=True, exist_ok=True)
                 for file in ("experiment.json", "history.csv", "provenance.json"):
                     if (found / file).exists():
-                        shutil.copy(found / file, folder / "runs" / key / file)
+                        write_atomic(folder / "runs" / key / file, (found / file).read_text(encoding="utf-8"))
 
 
 def output_folder(folder: str | Path) -> Path:

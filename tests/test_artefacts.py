@@ -176,6 +176,26 @@ def test_histories_behind_figures_are_kept_beside_them(tmp_path):
     assert clone.load(tiny("fedcm")) is None and other is not None
 
 
+def test_a_run_begun_again_elsewhere_does_not_replace_a_kept_history(tmp_path):
+    """The local copy is cut to its first round, as an interrupted run leaves it: the kept file stays, to the byte. A damaged kept file, on
+    the other hand, is mended from a whole local one."""
+    shown = run(tiny("fedavg"))
+    local, folder = Store().path(shown.experiment) / "history.csv", tmp_path / "figures" / "small"
+    folder.mkdir(parents=True)
+    (folder / "table4.json").write_text(json.dumps({"runs": [shown.experiment.key]}))
+    artefacts.keep_histories(folder, (Store().folder,))
+    kept_file, whole = folder / "runs" / shown.experiment.key / "history.csv", local.read_bytes()
+    assert kept_file.read_bytes() == whole and len(shown.history) > 1
+    local.write_bytes(b"".join(whole.splitlines(keepends=True)[:2]))
+    for stores in ((Store().folder, folder / "runs"), (Store().folder,)):
+        artefacts.keep_histories(folder, stores)
+        assert kept_file.read_bytes() == whole
+    local.write_bytes(whole)
+    kept_file.write_bytes(whole[:-9])
+    artefacts.keep_histories(folder, (Store().folder, folder / "runs"))
+    assert kept_file.read_bytes() == whole
+
+
 # ---- which runs --------------------------------------------------------------------------------------------------------------
 
 
